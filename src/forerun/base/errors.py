@@ -1,0 +1,71 @@
+"""The errors a caller can act on. Anything else that is raised is a bug of ours.
+
+Each message is one line that names the value and the remedy; `status` is what an HTTP dialect
+answers with (spec 08 API-14).
+"""
+
+
+class ForerunError(Exception):
+    """Base of every deliberate error."""
+
+    status = 500
+
+
+class RequestError(ForerunError):
+    """The caller asked for something that cannot be done; repeating it will not help."""
+
+    status = 400
+
+
+class NotFoundError(ForerunError):
+    """A model, blob or file that is not there."""
+
+    status = 404
+
+
+class CancelledError(ForerunError):
+    """The caller went away or asked to stop; nobody waits for an answer."""
+
+    status = 499
+
+
+class UnsupportedError(ForerunError):
+    """Understood, and not offered; the message says what works instead."""
+
+    status = 501
+
+
+class BusyError(ForerunError):
+    """There is no room now; the same request may succeed later."""
+
+    status = 503
+
+
+class LoadError(ForerunError):
+    """A model cannot be loaded; the message names the config field, tensor or device."""
+
+
+class ImportFailedError(ForerunError):
+    """A pull or create could not finish; what was fetched so far stays for the next try."""
+
+
+class StoreError(ForerunError):
+    """The model store holds something that is not what its name or digest says."""
+
+
+class RunnerError(ForerunError):
+    """The process that runs a model failed or is gone; the message ends with its last error."""
+
+
+STATUS_TO_ERROR: dict[int, type[ForerunError]] = {
+    400: RequestError,
+    404: NotFoundError,
+    499: CancelledError,
+    501: UnsupportedError,
+    503: BusyError,
+}
+
+
+def error_for(status: int, message: str) -> ForerunError:
+    """The error that `status` stands for, after it crossed a process border."""
+    return STATUS_TO_ERROR.get(status, ForerunError)(message)

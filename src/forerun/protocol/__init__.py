@@ -1,0 +1,1 @@
+"""What crosses between server, runner and importer: requests, events, status, codec."""

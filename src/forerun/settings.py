@@ -1,0 +1,128 @@
+"""The only reader of the environment: one frozen `Settings`, built by composition roots (ENV)."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from forerun.base.errors import RequestError
+from forerun.base.units import parse_duration
+
+T = TypeVar("T")
+
+VARIABLES = {
+    "FORERUN_MODELS": "folder of the model store (default ~/.forerun)",
+    "FORERUN_CONTEXT_LENGTH": "tokens of context of a load (default 8192 on a CPU)",
+    "FORERUN_DEVICE": "cpu, cuda, cuda:N or mps (default: the best there is)",
+    "FORERUN_THREADS": "CPU threads (default: physical cores)",
+    "FORERUN_LOAD_TIMEOUT": "longest load without progress (default 5m)",
+    "FORERUN_CPU_KERNELS": "0 forces the reference paths (default 1)",
+    "FORERUN_LOG": "debug, info or warning (default: warning on the command line)",
+    "FORERUN_LOG_FORMAT": "text or json (default text)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says, checked. None means that the default of its user applies."""
+
+    models: Path
+    context_length: int | None
+    device: str | None
+    threads: int | None
+    load_timeout_s: float
+    cpu_kernels: bool
+    log: str
+    log_format: str
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Settings":
+        """Read and check every variable. Raises RequestError naming variable, value and range."""
+        read = _Reader(os.environ if environment is None else environment)
+        return cls(
+            models=read("FORERUN_MODELS", _folder, Path.home() / ".forerun", "a folder"),
+            context_length=read("FORERUN_CONTEXT_LENGTH", _at_least(4), None, "4 or more"),
+            device=read("FORERUN_DEVICE", _device, None, "cpu, cuda, cuda:N or mps"),
+            threads=read("FORERUN_THREADS", _at_least(1), None, "1 or more"),
+            load_timeout_s=read("FORERUN_LOAD_TIMEOUT", _duration, 300.0, "a duration such as 5m"),
+            cpu_kernels=read("FORERUN_CPU_KERNELS", _switch, True, "0 or 1"),
+            log=read(
+                "FORERUN_LOG",
+                _one_of("debug", "info", "warning"),
+                "warning",
+                "debug, info or warning",
+            ),
+            log_format=read("FORERUN_LOG_FORMAT", _one_of("text", "json"), "text", "text or json"),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The variables that give a child process these same settings."""
+        given: dict[str, object] = {
+            "FORERUN_MODELS": self.models,
+            "FORERUN_CONTEXT_LENGTH": self.context_length,
+            "FORERUN_DEVICE": self.device,
+            "FORERUN_THREADS": self.threads,
+            "FORERUN_LOAD_TIMEOUT": f"{self.load_timeout_s}s",
+            "FORERUN_CPU_KERNELS": int(self.cpu_kernels),
+            "FORERUN_LOG": self.log,
+            "FORERUN_LOG_FORMAT": self.log_format,
+        }
+        return {**os.environ, **{k: str(v) for k, v in given.items() if v is not None}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    environment: Mapping[str, str]
+
+    def __call__(self, name: str, parse: Callable[[str], T], default: T, allowed: str) -> T:
+        text = self.environment.get(name, "").strip()
+        if not text:
+            return default
+        try:
+            return parse(text)
+        except ValueError:
+            raise RequestError(f"{name} is {text!r}; it must be {allowed}") from None
+
+
+def _folder(text: str) -> Path:
+    return Path(text).expanduser().absolute()
+
+
+def _at_least(low: int) -> Callable[[str], int | None]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def _device(text: str) -> str:
+    kind, _, index = text.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (index and (kind != "cuda" or not index.isdigit())):
+        raise ValueError(text)
+    return text
+
+
+def _duration(text: str) -> float:
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise ValueError(text)
+    return seconds
+
+
+def _switch(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError(text)
+    return text == "1"
+
+
+def _one_of(*names: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in names:
+            raise ValueError(text)
+        return text.lower()
+
+    return parse

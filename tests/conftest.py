@@ -1,0 +1,12 @@
+"""Settings that every test shares."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches a hub; set before it is imported
+
+from hypothesis import settings  # noqa: E402
+
+# A fixed search in CI keeps a red run about the change; a developer's own runs look elsewhere.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("dev", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")

@@ -1,0 +1,147 @@
+"""What every per-layer cache promises, whatever it stores (spec 01 CTR, WRT, PND).
+
+The laws hold for any kind and any interleaving of calls; `tests/laws` drives each kind through
+them. *Offset* counts tokens from the start of the sequence: it is the position of the next write.
+
+1. `restore(None, t)` returning True leaves the cache as if only the first `t` tokens were written.
+2. `restore(s, t)` returning True leaves it with the tokens that `s` stands for, up to `t`;
+   positions before `s.start` keep what they hold. It does not consume `s`.
+3. A refused restore (False) changes nothing.
+4. Taking a snapshot changes nothing, and nothing written later changes what it restores.
+5. A capture prepared at offset o restores what the cache held after exactly o tokens.
+6. `size()` is 0 while a snapshot is lazy. The hook hears the owned bytes once, at the copy-out.
+7. `begin_write(n)`, n rows stored, `end_write(m)` with m <= n leaves what writing m rows leaves;
+   m = 0 undoes `begin_write`. Between the two no other call is made on that cache.
+8. Live tensors keep their address except after `free` or growth, which `generation` counts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from forerun.contract.history import History, Write
+
+MaterializeHook = Callable[[int], None]  # takes the bytes that a snapshot has just come to own
+
+
+class Snapshot(Protocol):
+    """One layer's state over positions `[start, end)`, owned by its holder, who closes it once."""
+
+    @property
+    def start(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    def size(self) -> int:
+        """Bytes of storage that closing this snapshot would free: 0 while it is lazy."""
+        ...
+
+    def set_materialize_hook(self, hook: MaterializeHook | None) -> None: ...
+
+    def close(self) -> None:
+        """Let go of the state. Closing twice, or using it afterwards, is an assertion error."""
+        ...
+
+
+SnapshotPair = tuple[Snapshot | None, Snapshot | None]
+
+
+@runtime_checkable
+class LayerCache(Protocol):
+    """One layer's state of one sequence. A stateless layer has None in its place, not a cache."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def generation(self) -> int:
+        """Grows whenever buffer addresses change, so that captured graphs know to be dropped."""
+        ...
+
+    def nbytes(self) -> int:
+        """Bytes of live state written so far (memory reserved and untouched is not counted)."""
+        ...
+
+    def snapshot(self, start: int) -> Snapshot | None:
+        """State from `start` to the offset, lazy where the kind allows; None where it is empty."""
+        ...
+
+    def prepare_snapshots(self, offsets: Sequence[int]) -> None:
+        """Capture the state as later writes reach each of `offsets`, strictly ascending from here.
+
+        Every schedule, an empty one too, is drained by `take_snapshots` before the next one.
+        """
+        ...
+
+    def take_snapshots(self) -> list[Snapshot | None]:
+        """One entry a prepared offset, None where it was never reached or spans no token."""
+        ...
+
+    def restore(self, snapshot: Snapshot | None, target: int) -> bool:
+        """Return to `target` tokens, from `snapshot` or, when None, from live state alone."""
+        ...
+
+    def split(self, snapshot: Snapshot | None, at: int) -> SnapshotPair:
+        """The parts before and after absolute offset `at`. Takes ownership of its input."""
+        ...
+
+    def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
+        """One snapshot over two adjacent ones. Takes ownership of both."""
+        ...
+
+    def free(self) -> None:
+        """Drop live state and schedule, offset 0. Lazy snapshots copy out first and stay valid."""
+        ...
+
+
+@runtime_checkable
+class AttentionCache(LayerCache, Protocol):
+    """Keys and values. Heads, head sizes, dtype and device are fixed when it is made."""
+
+    def begin_write(self, tokens: int) -> Write:
+        """Make room for `tokens` rows, after saving what they would overwrite."""
+        ...
+
+    def end_write(self, tokens: int) -> None:
+        """Count the rows really written, and fire the captures that they reach."""
+        ...
+
+    def update(self, keys: Tensor, values: Tensor) -> History:
+        """`begin_write`, `Write.store` and `end_write` of `[B, heads, n, D]` rows: exactly these."""
+        ...
+
+    def view(self) -> History:
+        """The rows as they are, read-only: for drafts that attend over a target's cache."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentState:
+    """State of a linear-recurrent layer: the raw conv input tail and the delta state."""
+
+    conv: Tensor  # [B, tail, channels], activation dtype
+    delta: Tensor  # [B, value_heads, value_dim, key_dim], always float32
+
+
+@runtime_checkable
+class RecurrentLayerCache(LayerCache, Protocol):
+    """A running state that sums up the whole past; it rewinds only through snapshots."""
+
+    def get(self, rows: int, dtype: torch.dtype) -> RecurrentState:
+        """The live state, zeros before the first `put`. Read it; only `put` writes.
+
+        Asking later for other rows or another conv dtype is an assertion error.
+        """
+        ...
+
+    def snapshot_splits(self, tokens: int) -> list[int]:
+        """Where a forward over `tokens` must report its state, counted from the forward's start."""
+        ...
+
+    def put(self, states: Sequence[RecurrentState], tokens: int) -> None:
+        """The states at `snapshot_splits(tokens)` and, last, the one at the forward's end."""
+        ...

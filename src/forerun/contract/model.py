@@ -1,0 +1,144 @@
+"""What the engine knows of a model, target or draft (spec 06 CON).
+
+Laws
+1. `forward` over n tokens equals forwards over any split of them, within the tolerance of the
+   kernels at work (bit for bit where spec 06 WID holds).
+2. A forward advances every cache it was given by each row's valid length, or, if it raises, by 0.
+3. `new_caches` and the model's tensors are all the state there is: two lists of caches are two
+   independent sequences.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from forerun.contract.batch import Batch, MediaItem
+from forerun.contract.cache import LayerCache
+
+Caches = Sequence[LayerCache | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheOptions:
+    """What a list of caches is made for."""
+
+    context: int  # tokens a sequence may hold
+    slack: int = 256  # tokens a sliding-window layer can rewind live after its window has wrapped
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Outputs of one forward. Under a captured graph the next replay overwrites both."""
+
+    hidden: Tensor  # [B, L, H], what gets unembedded
+    conditioning: Tensor  # [B, L, C], what a draft is fed; the same tensor for plain models
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """The numbers that other parts plan with."""
+
+    vocab_size: int  # columns of the logits, padding rows included
+    hidden_size: int
+    layers: int
+    max_context: int
+    weight_bytes: int  # storage of all parameters as held
+    device: torch.device
+    dtype: torch.dtype  # of activations and caches
+
+
+class TargetModel(Protocol):
+    """The served model."""
+
+    @property
+    def facts(self) -> ModelFacts: ...
+
+    def new_caches(self, options: CacheOptions) -> list[LayerCache | None]:
+        """One entry a layer, None for a layer without state. Made at load and never shortened."""
+        ...
+
+    def forward(self, batch: Batch, caches: Caches | None) -> Forward:
+        """Run all layers. None for `caches`: attend within the batch alone (CON-9)."""
+        ...
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        """Logits [..., vocab] of hidden states [..., H]."""
+        ...
+
+    def self_draft(self) -> "DraftModel | None":
+        """A view of the model's inline head, present iff the head's tensors are (CON-5)."""
+        ...
+
+
+@runtime_checkable
+class TappedModel(Protocol):
+    """A target that can hand a draft the residual streams of several layers (EGL-3)."""
+
+    def tap(self, layers: Sequence[int]) -> None:
+        """From now on `Forward.conditioning` is the streams entering `layers`, concatenated.
+
+        Entry i is the stream after i layers (0: the embedding; `layers` count: after the last).
+        Called once, at load, by the composition root; never between forwards.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedMedia:
+    """A prompt whose media have become tokens (spec 05 IMG-3)."""
+
+    tokens: tuple[int, ...]
+    ranges: tuple[tuple[int, int], ...]  # positions [start, end) of each item, in order
+    pixels: tuple[Tensor, ...]  # CPU buffers, in the same order
+    causal: tuple[bool, ...]
+
+
+@runtime_checkable
+class MediaModel(Protocol):
+    """A target that also takes images or audio."""
+
+    def prepare_media(self, segments: Sequence[object]) -> PreparedMedia:
+        """Expand media segments among token segments. CPU only, deterministic, once a request."""
+        ...
+
+    def encode_media(self, prepared: PreparedMedia, which: int) -> MediaItem:
+        """Run the tower over one item."""
+        ...
+
+
+class DraftModel(Protocol):
+    """A proposing model or head. It reads target caches and writes only its own."""
+
+    @property
+    def column_ids(self) -> Tensor | None:
+        """[columns] int64 target id of each logit column; None: columns are target ids (EGL-8)."""
+        ...
+
+    def new_caches(self, options: CacheOptions) -> list[LayerCache | None]: ...
+
+    def condition(self, taps: Tensor) -> Tensor:
+        """Map `[n, C]` rows of the target's conditioning to the width that chain steps carry.
+
+        Applied once, when rows are reported; the identity for heads that are fed as they come.
+        """
+        ...
+
+    def forward(self, batch: Batch, target_caches: Caches, draft_caches: Caches) -> Forward:
+        """One step; `batch.conditioning` is what the rows are drafted from."""
+        ...
+
+    def unembed(self, hidden: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class BlockDraft(DraftModel, Protocol):
+    """A draft that fills a whole block in one forward (spec 03 BLK)."""
+
+    @property
+    def block_size(self) -> int: ...
+
+    @property
+    def mask_token(self) -> int: ...

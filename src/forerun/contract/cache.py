@@ -111,7 +111,7 @@ class AttentionCache(LayerCache, Protocol):
         ...
 
     def update(self, keys: Tensor, values: Tensor) -> History:
-        """`begin_write`, `Write.store` and `end_write` of `[B, heads, n, D]` rows: exactly these."""
+        """Exactly `begin_write`, `Write.store`, `end_write`; rows are `[B, heads, n, D]`."""
         ...
 
     def view(self) -> History:

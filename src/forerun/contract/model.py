@@ -3,7 +3,8 @@
 Laws
 1. `forward` over n tokens equals forwards over any split of them, within the tolerance of the
    kernels at work (bit for bit where spec 06 WID holds).
-2. A forward advances every cache it was given by each row's valid length, or, if it raises, by 0.
+2. A forward advances every cache it was given by each row's valid length. If it raises, no write
+   stays open, but layers may rest at different offsets: the session restores or frees them.
 3. `new_caches` and the model's tensors are all the state there is: two lists of caches are two
    independent sequences.
 """

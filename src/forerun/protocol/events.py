@@ -1,0 +1,75 @@
+"""What a runner answers: a stream of events that ends with exactly one `Done` or `Failed`."""
+
+from forerun.protocol.requests import Struct
+
+
+class TopLogprob(Struct):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class LogprobEntry(Struct):
+    """One generated token: its text, its exact bytes, and its rivals, most likely first."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob] = []
+
+
+class Figures(Struct):
+    """Counts and durations of a finished request."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    prompt_seconds: float
+    generation_seconds: float
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    load_seconds: float = 0.0
+    first_token_seconds: float = 0.0  # from the request's arrival at the runner
+
+
+class Progress(Struct, tag="progress"):
+    """`processed` of `total` prompt tokens are evaluated."""
+
+    processed: int
+    total: int
+
+
+class Chunk(Struct, tag="chunk"):
+    """Text that is final: whole characters, no stop string, no part of one."""
+
+    text: str = ""
+    tokens: list[int] = []
+    logprobs: list[LogprobEntry] = []
+
+
+class Done(Struct, tag="done"):
+    reason: str  # stop, length or load
+    figures: Figures
+
+
+class Failed(Struct, tag="failed"):
+    """`status` is the HTTP status that an API door answers with."""
+
+    status: int
+    message: str
+
+
+Event = Progress | Chunk | Done | Failed
+
+
+class Tokens(Struct):
+    tokens: list[int]
+
+
+class Text(Struct):
+    text: str
+
+
+class Embeddings(Struct):
+    vectors: list[list[float]]
+    prompt_tokens: int

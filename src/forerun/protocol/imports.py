@@ -1,0 +1,42 @@
+"""What is asked of an importer process, and the progress it reports.
+
+One request goes in on standard input as a JSON line; events come out on standard output as JSON
+lines, the last one `Imported` or `Failed`. Standard input closing means that the parent is gone.
+"""
+
+from forerun.protocol.events import Failed
+from forerun.protocol.requests import Struct
+
+
+class PullRequest(Struct, tag="pull"):
+    """Fetch a catalogue or hf.co model and register it under `name`."""
+
+    name: str
+
+
+class CreateRequest(Struct, tag="create"):
+    """Build `name` from the text of a Modelfile; relative paths start at `folder`."""
+
+    name: str
+    modelfile: str
+    folder: str
+
+
+ImportRequest = PullRequest | CreateRequest
+
+
+class ImportStatus(Struct, tag="status"):
+    """What is going on. With `total`, `completed` of that many bytes are done."""
+
+    status: str
+    digest: str | None = None
+    completed: int | None = None
+    total: int | None = None
+
+
+class Imported(Struct, tag="imported"):
+    name: str
+    digest: str  # of the manifest
+
+
+ImportEvent = ImportStatus | Imported | Failed

@@ -1,0 +1,28 @@
+"""The state of a runner, from the first moment of its process on (spec 05 HTP-2)."""
+
+from typing import Literal
+
+from forerun.protocol.requests import Struct
+
+
+class Memory(Struct):
+    """Bytes. `device_total` is what the device reports for the whole process."""
+
+    weights: int = 0
+    caches: int = 0
+    snapshots: int = 0
+    device_total: int = 0
+
+
+class RunnerStatus(Struct):
+    """`state` goes from loading to ready or to failed, and never back."""
+
+    state: Literal["loading", "ready", "failed"]
+    phase: str = ""
+    progress: float = 0.0  # 0 to 1, of the load
+    reason: str = ""  # of a failure
+    context_length: int = 0
+    memory: Memory = Memory()
+    active_requests: int = 0
+    queued_requests: int = 0
+    load_seconds: float = 0.0

@@ -1,7 +1,6 @@
 """Messages to bytes and back: JSON, one line each where several follow one another."""
 
-from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -26,13 +25,8 @@ def decode(data: bytes | str, kind: type[T]) -> T:
     Raises RequestError naming the field that is wrong.
     """
     try:
-        return _decoder(kind).decode(data)  # type: ignore[no-any-return]
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"malformed message: {error}") from None
     except RecursionError:
         raise RequestError("malformed message: nested too deeply") from None
-
-
-@cache
-def _decoder(kind: Any) -> "msgspec.json.Decoder[Any]":
-    return msgspec.json.Decoder(kind)

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import msgspec
+
 from forerun.protocol.requests import Struct
 
 
@@ -22,7 +24,7 @@ class RunnerStatus(Struct):
     progress: float = 0.0  # 0 to 1, of the load
     reason: str = ""  # of a failure
     context_length: int = 0
-    memory: Memory = Memory()
+    memory: Memory = msgspec.field(default_factory=Memory)
     active_requests: int = 0
     queued_requests: int = 0
     load_seconds: float = 0.0

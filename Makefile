@@ -1,0 +1,30 @@
+# Two commands: `make run PROMPT="..."` answers with a real model, `make test` runs the tests.
+# Both create .venv and install what they need.
+
+PYTHON ?= python3
+MODEL ?= smollm2:135m
+PROMPT ?= Why is the sky blue?
+VENV := .venv
+PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
+
+.PHONY: run test
+
+run: $(VENV)/.installed
+	@$(VENV)/bin/forerun run $(MODEL) "$$PROMPT"
+
+test: $(VENV)/.installed-dev
+	$(VENV)/bin/python -m pytest -m "not slow" $(ARGS)
+
+export PROMPT
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing forerun into $(VENV) (once; torch is a large download) ..."
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) -e '.[dev]'
+	@touch $@

@@ -1,0 +1,57 @@
+"""The environment's table."""
+
+from pathlib import Path
+
+import pytest
+
+from forerun.base.errors import RequestError
+from forerun.settings import VARIABLES, Settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("FORERUN_CONTEXT_LENGTH", "3"),
+        ("FORERUN_CONTEXT_LENGTH", "many"),
+        ("FORERUN_DEVICE", "tpu"),
+        ("FORERUN_DEVICE", "cpu:1"),
+        ("FORERUN_THREADS", "0"),
+        ("FORERUN_LOAD_TIMEOUT", "soon"),
+        ("FORERUN_LOAD_TIMEOUT", "0"),
+        ("FORERUN_CPU_KERNELS", "yes"),
+        ("FORERUN_LOG", "loud"),
+        ("FORERUN_LOG_FORMAT", "xml"),
+    ],
+)
+def test_a_bad_value_is_one_line_with_variable_value_and_range(name: str, value: str) -> None:
+    """08 ENV-1."""
+    with pytest.raises(RequestError, match=rf"^{name} is '{value}'; it must be ") as caught:
+        Settings.from_environment({name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_other_projects_variables_are_not_read() -> None:
+    """08 ENV: OLLAMA_* variables are not read."""
+    plain = Settings.from_environment({})
+    assert Settings.from_environment({"OLLAMA_MODELS": "/elsewhere"}) == plain
+
+
+def test_no_variable_tunes_speculation() -> None:
+    """08 ENV-2, and 08 ENV-3: nothing about several sequences either."""
+    assert not [name for name in VARIABLES if "DRAFT" in name or "PARALLEL" in name]
+
+
+def test_a_child_sees_the_same_settings(tmp_path: Path) -> None:
+    given = {
+        "FORERUN_MODELS": str(tmp_path),
+        "FORERUN_CONTEXT_LENGTH": "512",
+        "FORERUN_DEVICE": "cuda:1",
+        "FORERUN_THREADS": "3",
+        "FORERUN_LOAD_TIMEOUT": "90s",
+        "FORERUN_CPU_KERNELS": "0",
+        "FORERUN_LOG": "debug",
+        "FORERUN_LOG_FORMAT": "json",
+    }
+    assert set(given) == set(VARIABLES)
+    settings = Settings.from_environment(given)
+    assert Settings.from_environment(settings.environment()) == settings

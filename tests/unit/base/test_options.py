@@ -18,7 +18,7 @@ ANYTHING = st.recursive(
 
 @given(name=st.sampled_from(sorted(OPTIONS)), value=ANYTHING)
 def test_any_value_is_typed_or_refused_by_name(name: str, value: object) -> None:
-    """08 OPT: a wrong type, NaN or a value out of range names the option, the value and the range."""
+    """08 OPT: a wrong type, NaN or a value out of range names option, value and range."""
     try:
         checked = check_option(name, value)
     except RequestError as error:

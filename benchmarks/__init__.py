@@ -1,0 +1,1 @@
+"""Measurements: one question a script, all by the rules of `protocol.py`."""

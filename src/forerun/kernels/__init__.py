@@ -1,0 +1,1 @@
+"""One folder an operation, its meaning in `reference.py`; `select` alone chooses (KER-1)."""

@@ -1,0 +1,1 @@
+"""Affine words to values."""

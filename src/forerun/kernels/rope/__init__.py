@@ -1,0 +1,1 @@
+"""Rotation of heads by their position."""

@@ -1,0 +1,1 @@
+"""Layers: tensors in, tensors out. They are given their weights and load nothing."""

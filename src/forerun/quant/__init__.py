@@ -1,0 +1,1 @@
+"""Quantised weights: their formats, their codec, and the tensors that hold them."""

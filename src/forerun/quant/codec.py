@@ -1,0 +1,1 @@
+"""Packing and affine quantisation, as pure functions."""

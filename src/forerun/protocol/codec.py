@@ -1,10 +1,13 @@
 """Messages to bytes and back: JSON, one line each where several follow one another."""
 
-from typing import TypeVar
+from types import UnionType
+from typing import Any, TypeVar
 
 import msgspec
 
 from forerun.base.errors import RequestError
+from forerun.protocol.events import Event
+from forerun.protocol.imports import ImportEvent, ImportRequest
 
 T = TypeVar("T")
 
@@ -20,10 +23,30 @@ def encode_line(message: msgspec.Struct) -> bytes:
 
 
 def decode(data: bytes | str, kind: type[T]) -> T:
-    """A message of type `kind` (a struct or a union of tagged ones).
+    """A message of type `kind`. Raises RequestError naming the field that is wrong."""
+    message: T = _decode(data, kind)
+    return message
 
-    Raises RequestError naming the field that is wrong.
-    """
+
+def decode_event(data: bytes | str) -> Event:
+    """One line of a runner's answer."""
+    event: Event = _decode(data, Event)
+    return event
+
+
+def decode_import_request(data: bytes | str) -> ImportRequest:
+    """What an importer is asked for."""
+    request: ImportRequest = _decode(data, ImportRequest)
+    return request
+
+
+def decode_import_event(data: bytes | str) -> ImportEvent:
+    """One line of what an importer reports."""
+    event: ImportEvent = _decode(data, ImportEvent)
+    return event
+
+
+def _decode(data: bytes | str, kind: type | UnionType) -> Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:

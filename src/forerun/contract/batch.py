@@ -65,7 +65,7 @@ class Batch:
     @classmethod
     def of(
         cls,
-        tokens: Sequence[int],
+        tokens: Sequence[int] | Tensor,
         start: int,
         device: torch.device,
         *,
@@ -73,13 +73,20 @@ class Batch:
         media: Sequence[MediaItem] = (),
         layout: Layout | None = None,
     ) -> "Batch":
-        """One full row of `tokens` from position `start`."""
+        """One full row of `tokens` from position `start`.
+
+        A tensor of tokens, [n] int64, is on `device` already; then nothing here waits for it.
+        """
+        if not isinstance(tokens, Tensor):
+            tokens = torch.tensor(list(tokens), dtype=torch.int64, device=device)
+        width = tokens.shape[0]
         return cls(
-            input_ids=torch.tensor([list(tokens)], dtype=torch.int64, device=device),
+            input_ids=tokens[None],
             starts=(start,),
-            lengths=(len(tokens),),
-            start_offsets=torch.tensor([start], dtype=torch.int64, device=device),
-            valid_lengths=torch.tensor([len(tokens)], dtype=torch.int64, device=device),
+            lengths=(width,),
+            # filled on the device: a copy from the host would wait for the queue to empty
+            start_offsets=torch.full((1,), start, dtype=torch.int64, device=device),
+            valid_lengths=torch.full((1,), width, dtype=torch.int64, device=device),
             conditioning=conditioning,
             media=media,
             layout=layout,

@@ -36,6 +36,11 @@ class Figures:
 class TokenSink(Protocol):
     """One request's way out."""
 
+    @property
+    def waited_s(self) -> float:
+        """How long calls have waited for a slow reader so far: no time of the model's (DEP-3)."""
+        ...
+
     def started(self, prompt_tokens: int, cached_tokens: int) -> None: ...
 
     def prefilled(self, tokens: int) -> None:

@@ -1,0 +1,93 @@
+"""A child process of ours: started, watched, killed and reaped (spec 08 RUN-3, RUN-6, RUN-14).
+
+The child's standard input is a pipe that only this process holds, so it closes when this process
+ends, however that happens; a child of ours takes that as its own end.
+"""
+
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import IO
+
+from forerun.base.errors import RunnerError
+
+_TAIL_LINES = 20
+_TAIL_LINE_BYTES = 2000
+
+
+class ChildProcess:
+    """`python -m module` in a session of its own, so that Ctrl-C reaches its parent alone."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        echo: bool = False,
+    ) -> None:
+        """`echo` passes the child's standard error on to ours; its end is kept in any case."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
+        self._pump = threading.Thread(target=self._keep_errors, args=(echo,), daemon=True)
+        self._pump.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exited(self) -> bool:
+        return self._process.poll() is not None
+
+    def send(self, line: bytes) -> None:
+        """Write to the child's standard input. Raises RunnerError if it no longer reads."""
+        try:
+            _pipe(self._process.stdin).write(line)
+            _pipe(self._process.stdin).flush()
+        except OSError:
+            raise RunnerError(f"the process ended: {self.last_error()}") from None
+
+    def lines(self) -> Iterator[bytes]:
+        """Lines of the child's standard output, until it ends or is closed."""
+        try:
+            yield from _pipe(self._process.stdout)
+        except ValueError:  # what reading a closed file raises
+            return
+
+    def last_error(self, wait_s: float = 2.0) -> str:
+        """The last line of the child's standard error, waiting for it while the child ends."""
+        self._pump.join(wait_s)
+        lines = [line.decode(errors="replace").strip() for line in list(self._tail)]
+        return next((line for line in reversed(lines) if line), "it said nothing")
+
+    def close(self) -> None:
+        """Kill the child and wait until it is gone. Idempotent, and safe after a crash."""
+        self._process.kill()
+        self._process.wait()
+        self._pump.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with suppress(OSError):  # what was written to a dead child cannot be flushed
+                _pipe(pipe).close()
+
+    def _keep_errors(self, echo: bool) -> None:
+        for line in _pipe(self._process.stderr):
+            self._tail.append(line[-_TAIL_LINE_BYTES:])
+            if echo:
+                sys.stderr.buffer.write(line)
+                sys.stderr.buffer.flush()
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None, "all three streams of a child are pipes"
+    return stream

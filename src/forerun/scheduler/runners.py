@@ -1,0 +1,124 @@
+"""A runner process: loaded, asked and closed by whoever started it (spec 08 RUN-4, RUN-6..9)."""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from forerun.base.errors import LoadError, RunnerError
+from forerun.protocol.status import RunnerStatus
+from forerun.scheduler.connection import Connection
+from forerun.scheduler.importing import ChildSettings
+from forerun.scheduler.process import ChildProcess
+
+Report = Callable[[RunnerStatus], None]
+
+LOAD_STALL_S = 300.0  # without progress
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What is fixed when a model is loaded. None: the model's or the machine's default."""
+
+    num_ctx: int | None = None
+    num_thread: int | None = None
+    device: str | None = None
+
+    def arguments(self) -> list[str]:
+        given = {
+            "--num-ctx": self.num_ctx,
+            "--num-thread": self.num_thread,
+            "--device": self.device,
+        }
+        return [word for name, value in given.items() if value for word in (name, str(value))]
+
+
+class RunnerProcess:
+    """One model in a process of its own. `close` may come from any thread at any time."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: ChildSettings,
+        *,
+        options: LoadOptions | None = None,
+        echo: bool = False,
+    ) -> None:
+        """`echo` passes the runner's log on to our standard error."""
+        self._name = name
+        self._settings = settings
+        self._options = options or LoadOptions()
+        self._echo = echo
+        self._lock = threading.Lock()
+        self._closed = False
+        self._child: ChildProcess | None = None
+        self._folder: Path | None = None
+
+    def load(
+        self, report: Report = lambda _: None, *, stall_s: float = LOAD_STALL_S
+    ) -> RunnerStatus:
+        """Start the process and wait until the model is ready, reporting every change of state.
+
+        Raises LoadError with the runner's reason, RunnerError if it ends or stalls. Called once;
+        after `close` it refuses.
+        """
+        child, connection = self._spawn()
+        if not next(iter(child.lines()), b""):
+            raise RunnerError(f"the runner failed: {child.last_error()}")
+        for status in connection.watch(stall_s):
+            report(status)
+            if status.state == "failed":
+                raise LoadError(status.reason)
+            if status.state == "ready":
+                return status
+        raise RunnerError(f"the runner failed: {child.last_error()}")
+
+    @property
+    def connection(self) -> Connection:
+        """How to talk to the loaded model."""
+        assert self._folder is not None, "load comes first"
+        return Connection(self._folder / "socket", self._last_error)
+
+    @property
+    def exited(self) -> bool:
+        return self._child is not None and self._child.exited
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "load comes first"
+        return self._child.pid
+
+    def close(self) -> None:
+        """Kill the process and wait until it is gone: the next load may begin at once."""
+        with self._lock:
+            self._closed = True
+            if self._child is not None:
+                self._child.close()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> "RunnerProcess":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _spawn(self) -> tuple[ChildProcess, Connection]:
+        with self._lock:
+            if self._closed:
+                raise RunnerError("the runner was closed before it was loaded")
+            assert self._child is None, "a runner is loaded once"
+            self._folder = Path(tempfile.mkdtemp(prefix="forerun-"))  # mode 0700 (05 HTP-1)
+            self._child = ChildProcess(
+                "forerun.runner",
+                [self._name, "--socket", str(self._folder / "socket"), *self._options.arguments()],
+                environment=self._settings.environment(),
+                echo=self._echo,
+            )
+            return self._child, self.connection
+
+    def _last_error(self) -> str:
+        assert self._child is not None, "load comes first"
+        return self._child.last_error()

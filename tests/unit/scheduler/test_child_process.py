@@ -1,0 +1,73 @@
+"""Children of ours: 08 RUN-3, RUN-6, RUN-8."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from forerun.base.errors import RunnerError
+from forerun.scheduler.process import ChildProcess
+
+TESTS = Path(__file__).parents[2]
+
+
+def child(mode):
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    return ChildProcess("fixtures.child", [mode], environment=environment)
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def test_close_returns_when_the_process_is_gone_and_reaped():
+    """08 RUN-6, T1: the next load begins right after `close` returns."""
+    hanging = child("hang")
+    assert next(hanging.lines()) == b"hanging\n"
+    hanging.close()
+    assert gone(hanging.pid)
+    assert hanging.exited
+    hanging.close()  # idempotent (RUN-8)
+
+
+def test_the_last_line_of_standard_error_is_kept_for_messages():
+    """RUN-3."""
+    failing = child("fail")
+    assert failing.last_error() == "the weights are gone"
+    failing.close()
+
+
+def test_lines_go_in_and_come_out():
+    echo = child("echo")
+    echo.send(b"one\n")
+    assert next(echo.lines()) == b"one\n"
+    echo.close()
+
+
+def test_writing_to_a_process_that_ended_says_why():
+    failing = child("fail")
+    failing.last_error()
+    with pytest.raises(RunnerError, match="the weights are gone"):
+        for _ in range(10_000):  # until the pipe notices
+            failing.send(b"x" * 4096)
+    failing.close()
+
+
+def test_lines_of_a_closed_child_end():
+    hanging = child("hang")
+    lines = hanging.lines()
+    assert next(lines) == b"hanging\n"
+    hanging.close()
+    assert list(lines) == []
+
+
+def test_a_child_ends_when_its_input_closes():
+    """RUN-14: the pipe closes with the parent, however that dies."""
+    echo = child("echo")
+    echo._process.stdin.close()
+    assert echo._process.wait(5) == 0
+    echo.close()

@@ -1,0 +1,1 @@
+"""State that a layer keeps between forwards. Knows tensor geometry, never a model."""

@@ -1,0 +1,45 @@
+"""Captures asked for ahead of the writes that reach them (spec 01 PND)."""
+
+from collections.abc import Callable, Sequence
+
+from forerun.contract.cache import Snapshot
+
+Capture = Callable[[int, int], Snapshot | None]  # (where the capture before ended, where this does)
+
+
+class Schedule:
+    """The offsets of one schedule and what was captured at them.
+
+    A capture starts where the one before it ended, however writes fall in between, so that
+    neighbouring captures join into one range (PND-4).
+    """
+
+    def __init__(self) -> None:
+        self._offsets: list[int] | None = None
+        self._captured: dict[int, Snapshot | None] = {}
+        self._base = 0
+
+    def prepare(self, offsets: Sequence[int], now: int) -> None:
+        assert self._offsets is None, "the last schedule has not been taken"
+        steps = [now - 1, *offsets]
+        assert all(a < b for a, b in zip(steps, offsets, strict=False)), (now, list(offsets))
+        self._offsets, self._captured, self._base = list(offsets), {}, now
+
+    def reach(self, start: int, end: int, capture: Capture) -> None:
+        """Capture each offset in `[start, end]` that has not been captured yet (PND-3)."""
+        for offset in self._offsets or ():
+            if start <= offset <= end and offset not in self._captured:
+                self._captured[offset] = capture(self._base, offset)
+                self._base = offset
+
+    def take(self) -> list[Snapshot | None]:
+        assert self._offsets is not None, "nothing was prepared"
+        taken = [self._captured.get(offset) for offset in self._offsets]
+        self._offsets, self._captured = None, {}
+        return taken
+
+    def drop(self) -> None:
+        for snapshot in self._captured.values():
+            if snapshot is not None:
+                snapshot.close()
+        self._offsets, self._captured = None, {}

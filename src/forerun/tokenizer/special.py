@@ -1,0 +1,101 @@
+"""Special ids: where a model says which tokens begin and end a text (spec 06 TOK-4)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tokenizers import Tokenizer as Library
+
+from forerun.base.errors import LoadError
+from forerun.tokenizer.files import (
+    CONFIG,
+    GENERATION_CONFIG,
+    TOKENIZER_CONFIG,
+    JsonObject,
+    JsonValue,
+    TokenizerFiles,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """`names` is what chat templates see (`bos_token`, `eos_token`, `pad_token`, ...)."""
+
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+    add_bos: bool
+    add_eos: bool
+    names: dict[str, str]
+
+
+def find_special_tokens(files: TokenizerFiles, library: Library) -> SpecialTokens:
+    """The first source that has them: generation_config, config, tokenizer_config, the map.
+
+    Where tokenizer_config has no add_bos_token or add_eos_token, the library's post-processor
+    answers: what it puts around an empty text.
+    """
+    names = _names(files)
+    bos = _ids(files, "bos", names, library)
+    if len(bos) > 1:
+        raise LoadError(f"bos_token_id is {list(bos)}; a model has one BOS token")
+    eos = _ids(files, "eos", names, library)
+    around = library.encode("", add_special_tokens=True).ids
+    add_bos = _flag(files.tokenizer_config, "add_bos_token")
+    add_eos = _flag(files.tokenizer_config, "add_eos_token")
+    if add_bos and not bos:
+        raise LoadError(f"{TOKENIZER_CONFIG}: add_bos_token is true, and no file names a BOS token")
+    return SpecialTokens(
+        bos_id=bos[0] if bos else None,
+        eos_ids=eos,
+        add_bos=bool(bos) and around[:1] == [*bos] if add_bos is None else add_bos,
+        add_eos=any(i in eos for i in around[-1:]) if add_eos is None else add_eos,
+        names={**_spelled(library, bos_token=bos, eos_token=eos), **names},
+    )
+
+
+def _ids(
+    files: TokenizerFiles, kind: str, names: dict[str, str], library: Library
+) -> tuple[int, ...]:
+    for where, value in _stated_ids(files, f"{kind}_token_id"):
+        ids = value if isinstance(value, list) else [value]
+        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+            raise LoadError(f"{where}: {kind}_token_id is {value!r}; it must be a token id")
+        if ids:
+            return tuple(i for i in ids if isinstance(i, int))
+    named = library.token_to_id(names.get(f"{kind}_token", ""))
+    return () if named is None else (named,)
+
+
+def _stated_ids(files: TokenizerFiles, key: str) -> Iterator[tuple[str, JsonValue]]:
+    text_config = files.config.get("text_config")
+    nested = text_config if isinstance(text_config, dict) else {}
+    sources = (
+        (GENERATION_CONFIG, files.generation_config),
+        (CONFIG, files.config),
+        (f"{CONFIG} text_config", nested),
+    )
+    for where, source in sources:
+        if source.get(key) is not None:
+            yield where, source[key]
+
+
+def _names(files: TokenizerFiles) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for source in (files.special_tokens_map, files.tokenizer_config):
+        for key, value in source.items():
+            text = value.get("content") if isinstance(value, dict) else value
+            if key.endswith("_token") and isinstance(text, str) and text:
+                names[key] = text
+    return names
+
+
+def _spelled(library: Library, **ids: tuple[int, ...]) -> dict[str, str]:
+    """Names for templates where only ids are stated."""
+    texts = {name: library.id_to_token(found[0]) for name, found in ids.items() if found}
+    return {name: text for name, text in texts.items() if text is not None}
+
+
+def _flag(config: JsonObject, key: str) -> bool | None:
+    value = config.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise LoadError(f"{TOKENIZER_CONFIG}: {key} is {value!r}; it must be true or false")
+    return value

@@ -1,0 +1,173 @@
+"""Modelfiles: what a model is made of and how it is used by default (spec 07 MF)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from forerun.base.errors import NotFoundError, RequestError
+from forerun.base.options import OptionValue
+from forerun.store.fields import shown
+from forerun.store.messages import ROLES, Message
+from forerun.store.modelfile_syntax import Statement, error_at, quoted, statements
+from forerun.store.parameters import RETIRED, parameter_texts, with_parameter
+from forerun.store.stored import StoredModel
+from forerun.store.templates import refuse_go_template
+from forerun.store.versions import check_requires
+
+_REPEATABLE: Final = ("PARAMETER", "LICENSE", "MESSAGE", "ADAPTER")
+
+
+@dataclass(frozen=True, slots=True)
+class Modelfile:
+    """A parsed Modelfile. None means that the command is absent; "" is a value of its own."""
+
+    source: str
+    draft: str | None
+    parameters: dict[str, OptionValue]
+    template: str | None
+    system: str | None
+    licenses: tuple[str, ...]
+    messages: tuple[Message, ...]
+    renderer: str | None
+    parser: str | None
+    requires: str | None
+    warnings: tuple[str, ...] = ()
+
+
+def read_modelfile(path: Path, *, default_source: str | None = None) -> Modelfile:
+    """Parse a Modelfile on disk; `default_source` as in `parse_modelfile`."""
+    try:
+        text = path.read_bytes().decode()
+    except FileNotFoundError:
+        raise NotFoundError(f"no Modelfile at {path}; name another with -f") from None
+    except OSError as reason:
+        raise RequestError(f"cannot read {path}: {reason.strerror}") from None
+    except UnicodeDecodeError as reason:
+        line = reason.object[: reason.start].count(b"\n") + 1
+        raise error_at(line, "not UTF-8 text; save the file as UTF-8") from None
+    return parse_modelfile(text, default_source=default_source)
+
+
+def parse_modelfile(text: str, *, default_source: str | None = None) -> Modelfile:
+    """The Modelfile in `text`.
+
+    `default_source` stands in for a missing FROM ("." on the command line); without it a missing
+    FROM is an error. Raises RequestError with the line number.
+    """
+    listed = statements(text)
+    single = _single(listed)
+    from_line = single.get("FROM")
+    source = default_source if from_line is None else from_line.value
+    if from_line is None and (source is None or "DRAFT" in single):
+        raise RequestError("Modelfile has no FROM line; start it with FROM and a model")
+    parameters, warnings = _parameters(listed)
+    return Modelfile(
+        source=source or "",
+        draft=_optional(single, "DRAFT"),
+        parameters=parameters,
+        template=_template(single.get("TEMPLATE")),
+        system=_optional(single, "SYSTEM"),
+        licenses=tuple(s.value for s in listed if s.command == "LICENSE"),
+        messages=tuple(_message(s) for s in listed if s.command == "MESSAGE"),
+        renderer=_optional(single, "RENDERER"),
+        parser=_optional(single, "PARSER"),
+        requires=_requires(single.get("REQUIRES")),
+        warnings=warnings,
+    )
+
+
+def format_modelfile(model: StoredModel) -> str:
+    """A Modelfile that makes the same model again from the stored one."""
+    config = model.config
+    lines = [f"FROM {model.name}"]
+    for command, text in (("TEMPLATE", model.template), ("SYSTEM", model.system)):
+        if text is not None:
+            lines.append(_line(command, text))
+    for name, value in model.parameters.items():
+        lines += [_line(f"PARAMETER {name}", text) for text in parameter_texts(value)]
+    lines += [_line(f"MESSAGE {m.role}", m.content) for m in model.messages]
+    for command, text in (
+        ("RENDERER", config.renderer),
+        ("PARSER", config.parser),
+        ("REQUIRES", config.requires),
+    ):
+        if text:
+            lines.append(f"{command} {text}")
+    lines += [_line("LICENSE", text) for text in model.licenses]
+    return "\n".join(lines) + "\n"
+
+
+def _line(start: str, text: str) -> str:
+    plain = text.isprintable() and text == text.strip() and text and not text.startswith('"')
+    value = text if plain else quoted(text)
+    if value is None:
+        return f"# {start} cannot be written in a Modelfile: a line of it ends in three quotes"
+    return f"{start} {value}"
+
+
+def _single(listed: list[Statement]) -> dict[str, Statement]:
+    """The commands that may stand once."""
+    found: dict[str, Statement] = {}
+    for statement in listed:
+        if statement.command in _REPEATABLE:
+            continue
+        earlier = found.setdefault(statement.command, statement)
+        if earlier is not statement:
+            raise statement.error(
+                f"{statement.command} stands in line {earlier.line} already; keep one"
+            )
+    for command in ("FROM", "DRAFT"):
+        if command in found and not found[command].value:
+            raise found[command].error(f"{command} has no value")
+    return found
+
+
+def _optional(single: dict[str, Statement], command: str) -> str | None:
+    return single[command].value if command in single else None
+
+
+def _parameters(listed: list[Statement]) -> tuple[dict[str, OptionValue], tuple[str, ...]]:
+    parameters: dict[str, OptionValue] = {}
+    warnings = []
+    for statement in listed:
+        if statement.command == "ADAPTER":
+            warnings.append(f"Modelfile line {statement.line}: ADAPTER has no effect")
+        elif statement.command == "PARAMETER" and statement.name in RETIRED:
+            warnings.append(
+                f"Modelfile line {statement.line}: parameter {statement.name} has no effect"
+            )
+        elif statement.command == "PARAMETER":
+            try:
+                parameters = with_parameter(parameters, statement.name, statement.value)
+            except RequestError as reason:
+                raise statement.error(reason) from None
+    return parameters, tuple(warnings)
+
+
+def _template(statement: Statement | None) -> str | None:
+    if statement is None:
+        return None
+    try:
+        refuse_go_template(statement.value)
+    except RequestError as reason:
+        raise statement.error(reason) from None
+    return statement.value
+
+
+def _message(statement: Statement) -> Message:
+    role = statement.name.lower()
+    if role not in ROLES:
+        raise statement.error(
+            f"MESSAGE role is {shown(statement.name)}; it must be {', '.join(ROLES)}"
+        )
+    return Message(role, statement.value)
+
+
+def _requires(statement: Statement | None) -> str | None:
+    if statement is None:
+        return None
+    try:
+        check_requires(statement.value)
+    except RequestError as reason:
+        raise statement.error(reason) from None
+    return statement.value

@@ -1,0 +1,118 @@
+"""One model of the store, opened: what the runner, the importer and `show` ask of it (CFG-5)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from forerun.base.errors import NotFoundError, RequestError, StoreError
+from forerun.base.options import OptionValue
+from forerun.store import manifest as kinds
+from forerun.store.blobs import Blobs, Digest
+from forerun.store.fields import Fields, Json, shown
+from forerun.store.manifest import DraftConfig, Layer, Manifest, ModelConfig
+from forerun.store.messages import Message, decode_messages
+from forerun.store.names import ModelName
+from forerun.store.parameters import decode_parameters
+
+_DRAFT_CONFIG = "draft/config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """A manifest with the blobs it names. `digest` is the manifest's: the model's identity."""
+
+    name: ModelName
+    digest: Digest
+    manifest: Manifest
+    blobs: Blobs
+
+    @property
+    def config(self) -> ModelConfig:
+        """The config blob, read and checked."""
+        return ModelConfig.decode(self.blobs.read(self.manifest.config), f"config of {self.name}")
+
+    @property
+    def tensors(self) -> tuple[Layer, ...]:
+        """All tensor layers, the draft's among them."""
+        return self.manifest.of_type(kinds.TENSOR)
+
+    def file(self, layer: Layer) -> Path:
+        """Where a layer's bytes lie; StoreError if they are missing or cut short."""
+        return self.blobs.file(layer.blob)
+
+    def read(self, layer: Layer) -> bytes:
+        """A layer's bytes, checked against its digest; for small layers."""
+        return self.blobs.read(layer.blob)
+
+    def json_layer(self, path: str) -> Layer | None:
+        """The layer of a configuration file such as `tokenizer.json`, None if there is none."""
+        named = (layer for layer in self.manifest.of_type(kinds.JSON) if layer.name == path)
+        return next(named, None)
+
+    def json(self, path: str) -> dict[str, Json]:
+        """The object in a configuration file. NotFoundError if the model has no such file."""
+        layer = self.json_layer(path)
+        if layer is None:
+            raise NotFoundError(f"model {shown(str(self.name))} has no {path}; create it again")
+        return Fields.parse(self.read(layer), f"{path} of {self.name}").values
+
+    @property
+    def draft(self) -> DraftConfig | None:
+        """What the draft is; from its own config where an old manifest does not say (CFG-5)."""
+        stated = self.config.draft
+        if stated is not None or self.json_layer(_DRAFT_CONFIG) is None:
+            return stated
+        return DraftConfig(draft_architecture(self.json(_DRAFT_CONFIG), _DRAFT_CONFIG))
+
+    @property
+    def template(self) -> str | None:
+        """The chat template, None where the checkpoint's own files have it."""
+        return self._text(kinds.TEMPLATE)
+
+    @property
+    def system(self) -> str | None:
+        """The system prompt of the Modelfile."""
+        return self._text(kinds.SYSTEM)
+
+    @property
+    def licenses(self) -> tuple[str, ...]:
+        """Licence texts, in order."""
+        layers = self.manifest.of_type(kinds.LICENSE)
+        return tuple(self._decoded(layer) for layer in layers)
+
+    @property
+    def parameters(self) -> dict[str, OptionValue]:
+        """The Modelfile's parameters, checked against the table of options."""
+        layers = self.manifest.of_type(kinds.PARAMS)
+        if not layers:
+            return {}
+        return decode_parameters(self.read(layers[0]), f"parameters of {self.name}")
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages that come before a chat's own."""
+        layers = self.manifest.of_type(kinds.MESSAGES)
+        if not layers:
+            return ()
+        return decode_messages(self.read(layers[0]), f"messages of {self.name}")
+
+    def _text(self, media_type: str) -> str | None:
+        layers = self.manifest.of_type(media_type)
+        return self._decoded(layers[0]) if layers else None
+
+    def _decoded(self, layer: Layer) -> str:
+        try:
+            return self.read(layer).decode()
+        except UnicodeDecodeError as reason:
+            raise StoreError(
+                f"{self.name}: blob {layer.blob.digest} is not UTF-8 text: {reason.reason}"
+            ) from None
+
+
+def draft_architecture(config: dict[str, Json], where: str) -> str:
+    """What a draft's config.json says the draft is (CFG-4). RequestError if it does not."""
+    listed = config.get("architectures")
+    first = listed[0] if isinstance(listed, list) and listed else None
+    for stated in (first, config.get("model_type")):
+        if isinstance(stated, str) and stated:
+            return stated
+    raise RequestError(f"{where} names no architecture; it needs `architectures` or `model_type`")

@@ -1,0 +1,1 @@
+"""Logits in, distributions and tokens out: options, penalties, filters, noise, logprobs."""

@@ -60,6 +60,7 @@ class KVCache:
         self._assert_no_write()
         end = self._offset + tokens
         assert end <= self._context, (self._offset, tokens, self._context)
+        self._schedule.reach(self._offset, self._offset, self._range)
         self._lazy.save_within(self._offset, end)
         if end > self._rows.count:
             self._grow(end)

@@ -5,10 +5,11 @@ buffer. Causality and rectangles stay symbolic as long as they can, so that disp
 fast kernels.
 
 Laws (`tests/laws`)
-1. `intersect` means AND: a pair (query, key) is visible under it iff visible under both sides. One
-   exception on purpose: rectangles meeting a plain causal mask vanish, since that blocks them.
+1. `intersect` means AND: a pair (query, key) is visible under it iff visible under both sides.
+   So rectangles that meet a plain causal mask vanish.
 2. `NONE` is the identity of `intersect`; it is commutative and associative.
-3. `relax` means OR with its rectangles, and returns an equal mask where they add nothing.
+3. `relax` means OR with its rectangles, within the mask's tensor where it has one, and returns
+   the same mask where they add nothing.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,1 @@
+"""Runs requests over a loaded model, on one device thread, in token ids only."""

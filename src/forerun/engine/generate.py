@@ -1,0 +1,77 @@
+"""One request's story, from its tokens to exactly one `finish` or `fail` (spec 05 REQ)."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import torch
+
+from forerun.base.errors import BusyError, CancelledError, ForerunError
+from forerun.base.logs import logger
+from forerun.contract.sink import DoneReason, Figures
+from forerun.engine.decode import decode
+from forerun.engine.job import Job
+from forerun.engine.loaded import LoadedModel
+from forerun.engine.memory import anonymous_bytes
+from forerun.engine.plain import PlainDecoder
+from forerun.engine.prefill import prefill
+from forerun.sampling.sampler import Sampler
+
+SLOT = 0  # requests run one at a time (THR-1)
+
+log = logger(__name__)
+
+
+def generate(loaded: LoadedModel, job: Job) -> None:
+    """Answer `job` through its sink. Runs in the device thread.
+
+    What is not a caller's mistake is answered, logged and raised again, for the thread to judge.
+    """
+    try:
+        reason, figures = _answer(loaded, job)
+    except ForerunError as error:
+        job.sink.fail(error)
+    except Exception as error:
+        log.exception("a request failed")
+        job.sink.fail(_answer_to(error))
+        raise
+    else:
+        job.sink.finish(reason, figures)
+
+
+def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
+    """Everything that is acquired here is released in reverse order on every way out (REQ-3)."""
+    if job.cancelled.is_set():
+        raise CancelledError("cancelled while it was queued")
+    started = time.monotonic()
+    with _slot(loaded.sampler), loaded.prefix.begin(job.tokens) as session:
+        job.sink.started(len(job.tokens), session.cached)
+        prefill(loaded, session, job)
+        prefilled = time.monotonic()
+        loaded.sampler.add(SLOT, job.sampling, job.tokens)
+        with closing(PlainDecoder(loaded, SLOT, job.tokens)) as decoder:
+            ending = decode(decoder, job, loaded.eos, session.outputs)
+    log.info("generated=%d memory=%d", ending.generated, anonymous_bytes())
+    return ending.reason, Figures(
+        prompt_tokens=len(job.tokens),
+        cached_tokens=session.cached,
+        generated_tokens=ending.generated,
+        prompt_seconds=prefilled - started,
+        generation_seconds=time.monotonic() - prefilled,
+        drafted_tokens=ending.drafted,
+        accepted_tokens=ending.accepted,
+    )
+
+
+def _answer_to(error: Exception) -> ForerunError:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return BusyError("out of memory; shorten the prompt or load with a smaller num_ctx")
+    return ForerunError(f"internal error: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def _slot(sampler: Sampler) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        sampler.remove(SLOT)

@@ -1,0 +1,21 @@
+"""A loaded model: what every request on it shares, as data."""
+
+from dataclasses import dataclass
+
+from forerun.contract.model import Caches, TargetModel
+from forerun.prefix.session import PrefixCache
+from forerun.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """Composed once, by a composition root, and used only in the device thread."""
+
+    model: TargetModel
+    caches: Caches
+    prefix: PrefixCache  # over these caches
+    sampler: Sampler
+    eos: frozenset[int]  # tokens that end a text
+    context: int  # tokens that prompt and answer may have together
+    chunk: int  # prompt tokens of one forward at most (PRE-1)
+    look_ahead: int  # tokens that the decoder runs ahead of the host: 0 or 1 (DEC-7)

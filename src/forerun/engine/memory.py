@@ -1,0 +1,36 @@
+"""What a loaded model costs in memory, as measured and not as planned."""
+
+from pathlib import Path
+
+import torch
+
+from forerun.engine.loaded import LoadedModel
+
+_STATUS = Path("/proc/self/status")
+
+
+def anonymous_bytes() -> int:
+    """Resident memory of this process that no file backs; 0 where the system does not say.
+
+    Mapped weights are file-backed and not in it.
+    """
+    if not _STATUS.exists():
+        return 0
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def device_bytes(device: torch.device) -> int:
+    """Memory of `device` that this process holds: reserved on CUDA, anonymous on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.memory_reserved(device)
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory()
+    return anonymous_bytes()
+
+
+def cache_bytes(loaded: LoadedModel) -> int:
+    """Live state written so far, all layers."""
+    return sum(cache.nbytes() for cache in loaded.caches if cache is not None)

@@ -1,0 +1,82 @@
+"""Plain decoding: one forward a token (spec 05 DEC-7).
+
+With a look-ahead of 1 the forward and the draw after a token are under way before the host has
+read that token, so that an asynchronous device never waits for the host.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from forerun.contract.batch import Batch
+from forerun.contract.decoder import Run, TokenLogprob
+from forerun.engine.loaded import LoadedModel
+from forerun.sampling.sampler import Sampled
+
+
+class PlainDecoder:
+    """Decodes one slot from the last token of its prompt on."""
+
+    def __init__(self, loaded: LoadedModel, slot: int, prompt: Sequence[int]) -> None:
+        self._loaded = loaded
+        self._slot = slot
+        self._device = loaded.model.facts.device
+        self._current = torch.tensor(prompt[-1:], dtype=torch.int64, device=self._device)
+        self._position = len(prompt) - 1  # where the current token will be written
+        self._in_flight: _Drawn | None = None  # drawn and not handed out
+
+    def next(self, remaining: int) -> Run:
+        """One token. The last one of a budget is not run ahead of."""
+        drawn, self._in_flight = self._in_flight or self._step(), None
+        if self._loaded.look_ahead and remaining > 1:
+            self._in_flight = self._step()
+        return drawn.run()
+
+    def drain(self) -> tuple[int, ...]:
+        drawn, self._in_flight = self._in_flight, None
+        return () if drawn is None else drawn.run().tokens
+
+    def close(self) -> None:
+        """The caches hold each token whose successor was drawn; nothing is left to level."""
+        self._in_flight = None
+
+    def _step(self) -> "_Drawn":
+        """Forward the current token and draw its successor, without waiting for either."""
+        loaded = self._loaded
+        batch = Batch.of(self._current, self._position, self._device)
+        forward = loaded.model.forward(batch, loaded.caches)
+        logits = loaded.model.unembed(forward.hidden[:, -1])
+        self._position += 1
+        sampled = loaded.sampler.sample([self._slot], logits, [self._position])
+        self._current = sampled.tokens
+        options = loaded.sampler.options(self._slot)
+        return _Drawn(sampled, options.top_logprobs if options.logprobs else None)
+
+
+class _Drawn:
+    """A drawn token on its way to the host."""
+
+    def __init__(self, sampled: Sampled, top_logprobs: int | None) -> None:
+        """`top_logprobs` None: the request wants no log-probabilities."""
+        self._top = top_logprobs
+        self._token = sampled.tokens.to("cpu", non_blocking=True)  # pinned, where it matters
+        self._logprobs: tuple[torch.Tensor, ...] = ()
+        if sampled.logprobs is not None and top_logprobs is not None:
+            found = (sampled.logprobs.token, sampled.logprobs.top_ids, sampled.logprobs.top_values)
+            self._logprobs = tuple(tensor.to("cpu", non_blocking=True) for tensor in found)
+        self._copied: torch.Event | None = None
+        if sampled.tokens.device.type != "cpu":
+            self._copied = torch.Event(sampled.tokens.device)
+            self._copied.record()
+
+    def run(self) -> Run:
+        """The token, once the copies have arrived."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        token = int(self._token)
+        if not self._logprobs:
+            return Run((token,))
+        own, ids, values = self._logprobs
+        pairs = zip(ids[0].tolist(), values[0].tolist(), strict=True)
+        likeliest = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
+        return Run((token,), (TokenLogprob(token, float(own), tuple(likeliest[: self._top])),))

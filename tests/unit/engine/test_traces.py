@@ -1,0 +1,51 @@
+"""The plain decoder step by step: 03 T3, T3b; 05 DEC-7."""
+
+import pytest
+
+from fixtures.toy import EOS, ToyTarget, ask, loaded_toy
+from forerun.engine.plain import PlainDecoder
+from forerun.sampling.options import SamplingOptions
+
+
+def recorded(look_ahead):
+    target = ToyTarget()
+    loaded = loaded_toy(target, look_ahead=look_ahead)
+    sink = ask(loaded, [0, 1])
+    decodes = [forward for forward in target.forwards if forward[0] > 0]
+    held = loaded.caches[0].tokens
+    return decodes, sink, held
+
+
+def test_a_decoder_that_looks_ahead_has_the_stop_token_in_flight():
+    """03 T3 (look-ahead 1): the forward of EOS is under way when the host reads it."""
+    decodes, sink, held = recorded(look_ahead=1)
+    assert decodes == [(position, 1) for position in range(1, 6)]
+    assert (sink.tokens, sink.reason, sink.figures.generated_tokens) == ([2, 3, 4], "stop", 3)
+    assert held == [0, 1, 2, 3, 4, EOS]
+
+
+def test_a_decoder_without_look_ahead_never_forwards_the_stop_token():
+    """03 T3b (look-ahead 0): recurrent state does not contain EOS."""
+    decodes, sink, held = recorded(look_ahead=0)
+    assert decodes == [(position, 1) for position in range(1, 5)]
+    assert (sink.tokens, sink.reason, sink.figures.generated_tokens) == ([2, 3, 4], "stop", 3)
+    assert held == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+def test_what_was_drawn_and_not_handed_out_is_drained(look_ahead):
+    """DEC-4; T3's outputs are 2 3 4 EOS 0, the last one drained."""
+    loaded = loaded_toy(ToyTarget(), look_ahead=look_ahead)
+    loaded.sampler.add(0, SamplingOptions(temperature=0.0), [1])
+    decoder = PlainDecoder(loaded, 0, [1])
+    handed_out = [decoder.next(10).tokens for _ in range(4)]
+    assert handed_out == [(2,), (3,), (4,), (EOS,)]
+    assert decoder.drain() == ((0,) if look_ahead else ())
+    assert decoder.drain() == ()
+    decoder.close()
+
+
+def test_the_last_token_of_a_budget_is_not_run_ahead_of():
+    target = ToyTarget()
+    ask(loaded_toy(target, look_ahead=1), [0, 1], 2)
+    assert [forward for forward in target.forwards if forward[0] > 0] == [(1, 1), (2, 1)]

@@ -1,0 +1,104 @@
+"""`python -m forerun.importer`: one import request on standard input, events on standard output.
+
+Standard output belongs to the events alone: whatever a library prints goes to standard error.
+Standard input closing means that the parent is gone; the process then ends at once (RUN-14).
+"""
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import BinaryIO
+
+from forerun.base import logs
+from forerun.base.errors import ForerunError
+from forerun.importer.progress import Reporter
+from forerun.protocol.codec import decode_import_request
+from forerun.protocol.events import Failed
+from forerun.protocol.imports import Imported, PullRequest
+from forerun.settings import Settings
+
+log = logs.logger(__name__)
+
+GRACE_S = 2.0  # for undoing what is half done after the parent is gone
+
+
+class Stopped(BaseException):
+    """Nobody waits for this import any more."""
+
+
+def main() -> int:
+    reporter = Reporter(_take_stdout())
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        imported = _serve(sys.stdin.buffer, reporter)
+        reporter.send(imported)
+    except (Stopped, BrokenPipeError):
+        return 1  # what is in the store already counts for the next try
+    except ForerunError as error:
+        return _fail(reporter, Failed(status=error.status, message=str(error)))
+    except Exception as error:
+        log.exception("the import failed")
+        message = f"the import failed: {type(error).__name__}: {error}"
+        return _fail(reporter, Failed(status=500, message=message))
+    return 0
+
+
+def _serve(stdin: BinaryIO, reporter: Reporter) -> Imported:
+    settings = Settings.from_environment()
+    logs.configure(settings.log, settings.log_format)
+    request = decode_import_request(stdin.readline())
+    threading.Thread(target=_watch, args=(stdin.fileno(),), daemon=True).start()
+    # Only now, so that a bad request is answered at once.
+    from forerun.importer.create import create
+    from forerun.importer.pull import pull
+    from forerun.store.names import ModelName
+    from forerun.store.store import Store
+
+    store = Store(settings.models)
+    if isinstance(request, PullRequest):
+        digest = pull(ModelName.parse(request.name), store, reporter)
+    else:
+        digest = create(request, store, reporter)
+    return Imported(name=str(ModelName.parse(request.name)), digest=str(digest))
+
+
+def _take_stdout() -> int:
+    """A descriptor of standard output that nobody else knows; others now write to stderr."""
+    events = os.dup(1)
+    os.dup2(2, 1)
+    return events
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    raise Stopped
+
+
+def _watch(stdin: int) -> None:
+    """Wait for the parent's end, then stop the main thread: gently, and if it hangs by force.
+
+    The descriptor is read and not the file, whose lock would hang the interpreter at its end.
+    """
+    while os.read(stdin, 1):
+        continue
+    if hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    else:
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait(GRACE_S)
+    os._exit(1)
+
+
+def _fail(reporter: Reporter, failed: Failed) -> int:
+    try:
+        reporter.send(failed)
+    except BrokenPipeError:
+        log.warning("nobody heard that the import failed: %s", failed.message)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

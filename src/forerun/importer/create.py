@@ -1,0 +1,108 @@
+"""Creating: a Modelfile becomes a model of the store (spec 07 MF-8)."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forerun.base.errors import RequestError
+from forerun.importer.job import Job
+from forerun.importer.layers import DRAFT_FOLDER, Defaults, config_of, over, without_draft
+from forerun.importer.plan import DRAFT_PREFIX
+from forerun.importer.progress import Reporter
+from forerun.importer.pull import pull
+from forerun.importer.sources import Source, folder_source, gguf_source
+from forerun.protocol.imports import CreateRequest
+from forerun.store.blobs import Digest
+from forerun.store.manifest import DraftConfig, Layer, ModelConfig
+from forerun.store.modelfile import Modelfile, parse_modelfile
+from forerun.store.names import ModelName
+from forerun.store.sources import FolderSource, GgufSource, draft_folder, recognise
+from forerun.store.store import Store
+from forerun.store.stored import StoredModel, draft_architecture
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a Modelfile names, opened. Every mistake in it is found before anything is written."""
+
+    base: Source | StoredModel
+    draft: Source | None
+    draft_config: DraftConfig | None
+
+
+def create(request: CreateRequest, store: Store, reporter: Reporter) -> Digest:
+    """Register the model that a Modelfile describes; the manifest's digest."""
+    name = ModelName.parse(request.name)
+    if name.on_hub:
+        raise RequestError(
+            f"{request.name!r} stands for a repository; give the model a name without a host"
+        )
+    modelfile = parse_modelfile(request.modelfile, default_source=".")
+    for warning in modelfile.warnings:
+        reporter.status(warning)
+    parts = _open(modelfile, Path(request.folder), store, reporter)
+    with store.importing() as writer:
+        job = Job(store, writer, reporter)
+        config, layers = _with_draft(job, parts, *_target(job, parts.base, modelfile))
+        manifest = writer.publish(name, _stated(config, modelfile), layers)
+    for source in (parts.base, parts.draft):
+        if isinstance(source, Source):
+            job.forget(source)
+    return Digest.of(manifest.encode())
+
+
+def _open(modelfile: Modelfile, folder: Path, store: Store, reporter: Reporter) -> Parts:
+    named = recognise(modelfile.source, folder, store)
+    draft = draft_config = None
+    if modelfile.draft is not None:
+        path = draft_folder(modelfile.draft, folder)
+        draft = folder_source(path, prefix=DRAFT_PREFIX)
+        architecture = draft_architecture(draft.checkpoint.config, str(path / "config.json"))
+        draft_config = DraftConfig(architecture)
+    if isinstance(named, FolderSource):
+        return Parts(folder_source(named.folder), draft, draft_config)
+    if isinstance(named, GgufSource):
+        return Parts(gguf_source(named.file), draft, draft_config)
+    if not named.in_store:
+        pull(named.name, store, reporter)
+    return Parts(store.get(named.name), draft, draft_config)
+
+
+def _target(
+    job: Job, base: Source | StoredModel, modelfile: Modelfile
+) -> tuple[ModelConfig, list[Layer]]:
+    """The base's layers and the Modelfile's; an existing model's are reused unchanged."""
+    defaults = Defaults(
+        parameters=modelfile.parameters,
+        template=modelfile.template,
+        system=modelfile.system,
+        licenses=modelfile.licenses,
+        messages=modelfile.messages,
+    )
+    if isinstance(base, Source):
+        layers = job.model_layers(base)
+        return config_of(base), layers + defaults.of(base).layers(job.writer)
+    job.writer.keep(base.manifest.blobs)
+    if defaults.parameters:
+        defaults = replace(defaults, parameters={**base.parameters, **defaults.parameters})
+    return base.config, over(base.manifest.layers, defaults.layers(job.writer))
+
+
+def _with_draft(
+    job: Job, parts: Parts, config: ModelConfig, layers: list[Layer]
+) -> tuple[ModelConfig, list[Layer]]:
+    """The draft's layers after the target's, in place of a draft that the base had."""
+    if parts.draft is None:
+        return config, layers
+    draft = job.tensor_layers(parts.draft, "draft tensors")
+    draft += job.file_layers(parts.draft.checkpoint, DRAFT_FOLDER)
+    return replace(config, draft=parts.draft_config), without_draft(layers) + draft
+
+
+def _stated(config: ModelConfig, modelfile: Modelfile) -> ModelConfig:
+    """What the Modelfile says itself; for the rest the base's word stands."""
+    return replace(
+        config,
+        requires=config.requires if modelfile.requires is None else modelfile.requires,
+        parser=config.parser if modelfile.parser is None else modelfile.parser,
+        renderer=config.renderer if modelfile.renderer is None else modelfile.renderer,
+    )

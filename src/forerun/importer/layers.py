@@ -1,0 +1,73 @@
+"""The layers of a model beside its checkpoint, and a model over another one (spec 07 MF-8)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from forerun.base.options import OptionValue
+from forerun.importer.plan import DRAFT_PREFIX
+from forerun.importer.sources import Source
+from forerun.store import manifest as kinds
+from forerun.store.manifest import Layer, ModelConfig
+from forerun.store.messages import Message, encode_messages
+from forerun.store.parameters import encode_parameters
+from forerun.store.writer import StoreWriter
+
+DRAFT_FOLDER = "draft/"
+CAPABILITIES = ("completion",)
+# Of these a new model's own stand in for its base's.
+_REPLACED = (kinds.TEMPLATE, kinds.SYSTEM, kinds.LICENSE, kinds.PARAMS, kinds.MESSAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """How a model is used if nobody says otherwise: what a Modelfile or the catalogue states."""
+
+    parameters: dict[str, OptionValue] = field(default_factory=dict)
+    template: str | None = None
+    system: str | None = None
+    licenses: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
+
+    def of(self, source: Source) -> "Defaults":
+        """These, with the source's own template file where they have none (06 TMP-5)."""
+        return self if self.template is not None else replace(self, template=source.template)
+
+    def layers(self, writer: StoreWriter) -> list[Layer]:
+        contents = [(kinds.LICENSE, text.encode()) for text in self.licenses]
+        for kind, text in ((kinds.TEMPLATE, self.template), (kinds.SYSTEM, self.system)):
+            if text is not None:
+                contents.append((kind, text.encode()))
+        if self.parameters:
+            contents.append((kinds.PARAMS, encode_parameters(self.parameters)))
+        if self.messages:
+            contents.append((kinds.MESSAGES, encode_messages(self.messages)))
+        return [writer.add_layer(kind, data) for kind, data in contents]
+
+
+def over(base: Iterable[Layer], new: list[Layer]) -> list[Layer]:
+    """A base's layers unchanged, but for the kinds of defaults that are given anew (MF-8)."""
+    given = {layer.media_type for layer in new} & set(_REPLACED)
+    return [layer for layer in base if layer.media_type not in given] + new
+
+
+def without_draft(layers: Iterable[Layer]) -> list[Layer]:
+    return [layer for layer in layers if not _is_draft(layer)]
+
+
+def config_of(source: Source) -> ModelConfig:
+    """The config blob of a model made from a checkpoint."""
+    return ModelConfig(
+        file_type=_file_type(source), capabilities=CAPABILITIES, origin=source.origin
+    )
+
+
+def _file_type(source: Source) -> str:
+    """The one type that all matrices have, else nothing (CLS-5)."""
+    types = {plan.kind for plan in source.checkpoint.plans if len(plan.shape) > 1}
+    return types.pop() if len(types) == 1 else ""
+
+
+def _is_draft(layer: Layer) -> bool:
+    if layer.media_type == kinds.TENSOR:
+        return layer.name.startswith(DRAFT_PREFIX)
+    return layer.media_type == kinds.JSON and layer.name.startswith(DRAFT_FOLDER)

@@ -325,13 +325,13 @@ class RotatingLaws(CacheLaws):
     def state_before_next(self, tokens):
         return tokens[max(0, len(tokens) - WINDOW + 1) :]
 
-    def spans_nothing(self, base, offset):
+    def spans_nothing(self, _base, offset):
         return offset == 0
 
     def owned_bytes(self, snapshot):
         return min(snapshot.end, WINDOW) * SHAPE.row_bytes
 
-    def restores(self, seq, held, target):
+    def restores(self, _seq, held, target):
         end = held.snapshot.end
         return target == end or (0 <= target <= end <= WINDOW)
 
@@ -346,7 +346,7 @@ class RotatingLaws(CacheLaws):
         kept = seq.head - target <= SLACK or not seq.dropped
         return 0 <= target <= len(seq.tokens) and kept and seq.since <= target
 
-    def cut(self, held, at):
+    def cut(self, held, _at):
         return None, (held.snapshot.start, held.tokens)
 
 

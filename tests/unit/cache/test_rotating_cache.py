@@ -1,5 +1,7 @@
 """The sliding-window cache: what stays lazy, what moves, what is allocated, worked values."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -77,12 +79,12 @@ def test_a_buffer_compacts_at_most_once_in_slack_tokens():
     """ROT-8: a token's row goes behind the last one's in every other step."""
     cache = made(window=4, slack=5)
     starts = []
-    for token in range(60):
+    for _ in range(60):
         starts.append(cache.begin_write(1).start)
         cache.end_write(1)
     moves = [i for i in range(1, 60) if starts[i] != starts[i - 1] + 1]
     assert moves
-    assert all(later - earlier >= 5 for earlier, later in zip(moves, moves[1:], strict=False))
+    assert all(later - earlier >= 5 for earlier, later in pairwise(moves))
 
 
 def test_one_row_a_time_or_all_at_once_leave_the_same():

@@ -1,0 +1,222 @@
+"""The dense decoder that families share: attention, MLP, and the model around the blocks.
+
+A family builds the parts and hands them over. What differs between families is data here (scales,
+norms, windows, rope kinds) or a block class of the family's own. A forward computes the rotary
+tables once for all layers; what a layer needs beyond its input is an attribute set at load.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from forerun.base.errors import LoadError
+from forerun.cache.kv import KVCache
+from forerun.cache.rotating import RotatingCache
+from forerun.cache.rows import RowShape
+from forerun.contract.batch import Batch
+from forerun.contract.cache import LayerCache
+from forerun.contract.model import CacheOptions, Caches, DraftModel, Forward, ModelFacts
+from forerun.nn import attention as nn_attention
+from forerun.nn.embedding import Embedding
+from forerun.nn.linear import Linear
+from forerun.nn.norm import RMSNorm
+from forerun.nn.rope import Rope, RopeTables
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The heads of an attention layer; `query / kv` query heads share a key head."""
+
+    query: int
+    kv: int
+    dim: int
+
+
+class Attention:
+    """Causal attention over one fused projection of queries, keys and values."""
+
+    def __init__(
+        self,
+        qkv: Linear,
+        output: Linear,
+        heads: Heads,
+        attend: nn_attention.Attention,
+        *,
+        norm: RMSNorm | None = None,
+        rope: int = 0,
+    ) -> None:
+        """
+        norm  of queries and keys per head, weight [query + kv, dim]: they are normed as one tensor
+        rope  which of the model's rotary tables turns this layer
+        """
+        self._qkv, self._output, self._norm, self._attend = qkv, output, norm, attend
+        self._rope = rope
+        self._turned = (heads.query + heads.kv, heads.kv)  # [queries, keys | values]
+        self._apart = (heads.query, heads.kv)
+        self._all, self._dim = heads.query + 2 * heads.kv, heads.dim
+        self.heads, self.window = heads, attend.window
+
+    def __call__(
+        self, x: Tensor, batch: Batch, tables: Sequence[RopeTables], cache: LayerCache | None
+    ) -> Tensor:
+        """[B, L, hidden] to the same shape."""
+        rows, width, _ = x.shape
+        states = self._qkv(x).view(rows, width, self._all, self._dim)
+        turned, values = states.split_with_sizes(self._turned, 2)
+        if self._norm is not None:
+            turned = self._norm(turned)
+        turned = tables[self._rope].rotate(turned)
+        queries, keys = turned.transpose(1, 2).split_with_sizes(self._apart, 1)
+        attended = self._attend(queries, keys, values.transpose(1, 2), batch, cache=cache)
+        return self._output(attended.transpose(1, 2).flatten(2))
+
+    @property
+    def nbytes(self) -> int:
+        norm = 0 if self._norm is None else self._norm.nbytes
+        return self._qkv.nbytes + self._output.nbytes + norm
+
+
+class Mlp:
+    """A gated MLP over one fused projection of gate and up (LIN-10)."""
+
+    def __init__(self, gate_up: Linear, down: Linear, activation: Callable[[Tensor], Tensor]):
+        self._gate_up, self._down, self._activation = gate_up, down, activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._down(self._activation(self._gate_up(x)))
+
+    @property
+    def nbytes(self) -> int:
+        return self._gate_up.nbytes + self._down.nbytes
+
+
+class Held(Protocol):
+    """Whatever holds parameters."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Block(Held, Protocol):
+    """One layer: the residual stream in, the residual stream out."""
+
+    @property
+    def attention(self) -> Attention: ...
+
+    def __call__(
+        self, x: Tensor, batch: Batch, tables: Sequence[RopeTables], cache: LayerCache | None
+    ) -> Tensor:
+        """A new tensor; `x` stays as it is, since a tap may hold it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreNormBlock:
+    """Norms in front of attention and MLP, and nowhere else (llama, qwen3)."""
+
+    input_norm: RMSNorm
+    attention: Attention
+    mlp_norm: RMSNorm
+    mlp: Mlp
+
+    def __call__(
+        self, x: Tensor, batch: Batch, tables: Sequence[RopeTables], cache: LayerCache | None
+    ) -> Tensor:
+        x = self.attention(self.input_norm(x), batch, tables, cache).add_(x)
+        return self.mlp(self.mlp_norm(x)).add_(x)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(
+            part.nbytes for part in (self.input_norm, self.attention, self.mlp_norm, self.mlp)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a dense model is made of."""
+
+    embedding: Embedding
+    blocks: Sequence[Block]
+    ropes: Sequence[Rope]
+    norm: RMSNorm
+    head: Linear
+    max_context: int
+    dtype: torch.dtype
+    device: torch.device
+    embedding_scale: float = 1.0
+    softcap: float | None = None  # of the logits
+
+
+class DenseModel:
+    """A target model, with taps, over the blocks of one family."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._blocks = tuple(parts.blocks)
+        self._stateless = (None,) * len(self._blocks)  # in place of caches (CON-9)
+        self._taps: tuple[int, ...] = ()
+        held: list[Held] = [parts.embedding, *parts.blocks, parts.norm, parts.head]
+        self._facts = ModelFacts(
+            vocab_size=parts.head.out_features,
+            hidden_size=parts.embedding.width,
+            layers=len(self._blocks),
+            max_context=parts.max_context,
+            weight_bytes=sum(layer.nbytes for layer in held),
+            device=parts.device,
+            dtype=parts.dtype,
+        )
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
+
+    def new_caches(self, options: CacheOptions) -> list[LayerCache | None]:
+        return [self._new_cache(block.attention, options) for block in self._blocks]
+
+    def forward(self, batch: Batch, caches: Caches | None) -> Forward:
+        assert not batch.media, "this model takes text only; whoever prepared the request knew"
+        parts = self._parts
+        x = parts.embedding(batch.input_ids)
+        if parts.embedding_scale != 1.0:
+            x = x.mul_(parts.embedding_scale)
+        tables = tuple(rope.of_batch(batch, parts.dtype) for rope in parts.ropes)
+        streams: dict[int, Tensor] = {}
+        for index, (block, cache) in enumerate(
+            zip(self._blocks, caches or self._stateless, strict=True)
+        ):
+            if index in self._taps:
+                streams[index] = x
+            x = block(x, batch, tables, cache)
+        hidden = parts.norm(x)
+        if not self._taps:
+            return Forward(hidden, hidden)
+        streams[len(self._blocks)] = x
+        return Forward(hidden, torch.cat([streams[index] for index in self._taps], -1))
+
+    def unembed(self, hidden: Tensor) -> Tensor:
+        logits = self._parts.head(hidden)
+        cap = self._parts.softcap
+        return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+
+    def self_draft(self) -> DraftModel | None:
+        return None
+
+    def tap(self, layers: Sequence[int]) -> None:
+        wrong = [index for index in layers if not 0 <= index <= len(self._blocks)]
+        if wrong:
+            raise LoadError(
+                f"a draft asks for the stream after layer {wrong[0]}; "
+                f"the model has {len(self._blocks)} layers"
+            )
+        self._taps = tuple(layers)
+
+    def _new_cache(self, attention: Attention, options: CacheOptions) -> LayerCache:
+        heads = attention.heads
+        shape = RowShape(heads.kv, heads.dim, heads.dim, self._parts.dtype, self._parts.device)
+        if attention.window is None:
+            return KVCache(shape, options.context)
+        return RotatingCache(shape, attention.window, options.slack)

@@ -1,0 +1,140 @@
+"""Gemma 3, text only: norms around every part, sliding and full layers, two rotary bases (GM3)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from forerun.base.errors import LoadError
+from forerun.contract.batch import Batch
+from forerun.contract.cache import LayerCache
+from forerun.contract.model import TargetModel
+from forerun.models.config import ConfigReader
+from forerun.models.dense import Attention, Mlp
+from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
+from forerun.models.weights import Weights
+from forerun.nn.activation import GATED
+from forerun.nn.norm import RMSNorm
+from forerun.nn.rope import RopeParameters, RopeTables
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+DEFAULTS: dict[str, object] = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131072,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "sliding_window": 4096,
+    "tie_word_embeddings": True,
+}
+LOCAL_THETA = 10000.0
+
+# where the text model lies, and where its head does (GM3-8)
+CONTAINERS = {
+    "model.": "lm_head",
+    "language_model.model.": "language_model.lm_head",
+    "model.language_model.": "lm_head",
+}
+TOWERS = tuple(
+    f"{container}{part}."
+    for container in ("", "model.")
+    for part in ("vision_tower", "multi_modal_projector")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SandwichBlock:
+    """Norms in front of attention and MLP and behind them (GM3-5)."""
+
+    input_norm: RMSNorm
+    attention: Attention
+    attention_norm: RMSNorm
+    mlp_input_norm: RMSNorm
+    mlp: Mlp
+    mlp_norm: RMSNorm
+
+    def __call__(
+        self, x: Tensor, batch: Batch, tables: Sequence[RopeTables], cache: LayerCache | None
+    ) -> Tensor:
+        attended = self.attention(self.input_norm(x), batch, tables, cache)
+        x = self.attention_norm(attended).add_(x)
+        return self.mlp_norm(self.mlp(self.mlp_input_norm(x))).add_(x)
+
+    @property
+    def nbytes(self) -> int:
+        norms = (self.input_norm, self.attention_norm, self.mlp_input_norm, self.mlp_norm)
+        return self.attention.nbytes + self.mlp.nbytes + sum(norm.nbytes for norm in norms)
+
+
+def build(config: ConfigReader, weights: Weights) -> TargetModel:
+    """The text model that `config` describes; a vision tower's tensors are left where they are."""
+    config = config.text().with_defaults(DEFAULTS)
+    config.refuse("attn_logit_softcapping", unless=())
+    shape = read_shape(config)
+    activation = config.only("hidden_activation", "gelu_pytorch_tanh", GATED)
+    weights.skip(*TOWERS)
+    prefix = weights.prefix("embed_tokens.weight", tuple(CONTAINERS))
+    builder = DenseBuilder(shape, weights, prefix, norm_shift=True)
+    scale, window = config.number("query_pre_attn_scalar") ** -0.5, config.integer("sliding_window")
+    biased = config.flag("attention_bias", False)
+    blocks = []
+    for layer, kind in enumerate(layer_kinds(config, shape.layers)):
+        at = builder.at(layer)
+        attention = builder.attention(
+            layer,
+            biased=biased,
+            scale=scale,
+            norm=builder.head_norm(at),
+            window=window if kind == SLIDING else None,
+            rope=(FULL, SLIDING).index(kind),
+        )
+        blocks.append(
+            SandwichBlock(
+                builder.norm(f"{at}input_layernorm"),
+                attention,
+                builder.norm(f"{at}post_attention_layernorm"),
+                builder.norm(f"{at}pre_feedforward_layernorm"),
+                builder.mlp(layer, activation),
+                builder.norm(f"{at}post_feedforward_layernorm"),
+            )
+        )
+    return builder.model(
+        blocks,
+        ropes(config, shape.heads.dim),
+        head=CONTAINERS[prefix],
+        # rounded to the dtype of the embedding first, as the model was trained (GM3-3)
+        embedding_scale=torch.tensor(shape.hidden_size**0.5, dtype=weights.placement.dtype).item(),
+        softcap=config.optional_number("final_logit_softcapping"),
+    )
+
+
+def layer_kinds(config: ConfigReader, layers: int) -> tuple[str, ...]:
+    """Full or sliding, a layer (GM3-2)."""
+    kinds = config.only_words("layer_types", (FULL, SLIDING))
+    if kinds is None:
+        pattern = config.integer("sliding_window_pattern", 6)
+        return tuple(FULL if (layer + 1) % pattern == 0 else SLIDING for layer in range(layers))
+    if len(kinds) != layers:
+        raise LoadError(
+            f"config.json: layer_types names {len(kinds)} layers and num_hidden_layers is {layers}"
+        )
+    return kinds
+
+
+def ropes(config: ConfigReader, head_dim: int) -> tuple[RopeParameters, RopeParameters]:
+    """Of full and of sliding layers; older configs scale only the former (GM3-6)."""
+    local: dict[str, object] = {"rope_theta": config.number("rope_local_base_freq", LOCAL_THETA)}
+    if config.has("rope_parameters"):
+        local["rope_parameters"] = config.merged()["rope_parameters"]
+    return (
+        whole_head_rope(config, head_dim, FULL),
+        whole_head_rope(ConfigReader(local), head_dim, SLIDING),
+    )

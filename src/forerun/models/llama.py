@@ -1,0 +1,35 @@
+"""Llama and the many checkpoints that share its architecture, SmolLM2 among them (LLA, TEN-1)."""
+
+from forerun.contract.model import TargetModel
+from forerun.models.config import ConfigReader
+from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
+from forerun.models.weights import Weights
+from forerun.nn.activation import GATED
+
+DEFAULTS: dict[str, object] = {
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+}
+CONTAINERS = ("", "language_model.")
+
+
+def build(config: ConfigReader, weights: Weights) -> TargetModel:
+    """The model that `config` describes."""
+    config = config.text().with_defaults(DEFAULTS)
+    shape = read_shape(config)
+    activation = config.only("hidden_act", "silu", GATED)
+    biased, mlp_biased = config.flag("attention_bias", False), config.flag("mlp_bias", False)
+    container = weights.prefix("model.embed_tokens.weight", CONTAINERS)
+    builder = DenseBuilder(shape, weights, f"{container}model.")
+    blocks = [
+        builder.pre_norm_block(
+            layer,
+            builder.attention(layer, biased=biased, scale=shape.heads.dim**-0.5),
+            builder.mlp(layer, activation, biased=mlp_biased),
+        )
+        for layer in range(shape.layers)
+    ]
+    rope = whole_head_rope(config, shape.heads.dim)
+    return builder.model(blocks, [rope], head=f"{container}lm_head")

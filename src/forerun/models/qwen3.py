@@ -1,0 +1,40 @@
+"""Qwen3, dense: llama with a norm on every query and key head (QW3, TEN-2)."""
+
+from forerun.contract.model import TargetModel
+from forerun.models.config import ConfigReader
+from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
+from forerun.models.weights import Weights
+from forerun.nn.activation import GATED
+
+DEFAULTS: dict[str, object] = {
+    "head_dim": 128,
+    "max_position_embeddings": 32768,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1000000.0,
+    "tie_word_embeddings": False,
+}
+
+
+def build(config: ConfigReader, weights: Weights) -> TargetModel:
+    """The model that `config` describes."""
+    config = config.text().with_defaults(DEFAULTS)
+    config.refuse("use_sliding_window")
+    config.only_words("layer_types", ("full_attention",))
+    shape = read_shape(config)
+    activation = config.only("hidden_act", "silu", GATED)
+    biased = config.flag("attention_bias", False)
+    builder = DenseBuilder(shape, weights, "model.")
+    blocks = [
+        builder.pre_norm_block(
+            layer,
+            builder.attention(
+                layer,
+                biased=biased,
+                scale=shape.heads.dim**-0.5,
+                norm=builder.head_norm(builder.at(layer)),
+            ),
+            builder.mlp(layer, activation),
+        )
+        for layer in range(shape.layers)
+    ]
+    return builder.model(blocks, [whole_head_rope(config, shape.heads.dim)], head="lm_head")

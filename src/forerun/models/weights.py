@@ -1,0 +1,227 @@
+"""A checkpoint's tensors, handed to a model one by one: checked, cast, folded and counted.
+
+Every tensor is picked once. What is missing or misshapen stops the load and is named; what nobody
+picked is listed in one warning. Folds read each source straight into its place in the result, so
+that memory peaks at the model plus the largest fold (05 LOD-4, LIN-12).
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from forerun.base.errors import LoadError
+from forerun.base.logs import logger
+from forerun.models.tensor_files import Stored
+from forerun.nn.embedding import Embedding
+from forerun.nn.linear import Linear
+from forerun.nn.placement import Placement
+from forerun.quant.packed import PackedWeight, Weight, fuse_rows
+from forerun.quant.resolve import resolve
+from forerun.quant.stored import packed_weight, stored_shapes
+
+log = logger(__name__)
+
+Progress = Callable[[int, int], None]  # completed and total, in bytes
+
+_GLOBAL_SCALES = (".global_scale", "_scale_2")  # after `p.weight` (LIN-1)
+_PARTS = ("", "_scale", "_qbias", *_GLOBAL_SCALES)
+
+LEFTOVERS = (".rotary_emb.inv_freq",)  # computed from the config; old exporters wrote them anyway
+LISTED = 8  # surplus names that the warning spells out
+
+
+class Weights:
+    """The tensors of one model."""
+
+    def __init__(
+        self,
+        stored: Mapping[str, Stored],
+        config: Mapping[str, object],
+        placement: Placement,
+        progress: Progress | None = None,
+    ) -> None:
+        """config: the checkpoint's config.json, which may state how weights are quantised."""
+        self._unpicked = dict(stored)
+        self._config = config
+        self._progress = progress
+        self._read_bytes = 0
+        self._total_bytes = sum(file.size for file in {entry.file for entry in stored.values()})
+        self.placement = placement
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a tensor of that name is there and not picked yet."""
+        return name in self._unpicked
+
+    def prefix(self, name: str, candidates: Sequence[str]) -> str:
+        """The first of `candidates` under which tensor `name` stands."""
+        for prefix in candidates:
+            if prefix + name in self._unpicked:
+                return prefix
+        tried = ", ".join(prefix + name for prefix in candidates)
+        raise LoadError(f"the checkpoint has none of the tensors {tried}; import it again")
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One dense tensor, in the dtype and on the device of the model."""
+        return self._placed(self._read(name, shape))
+
+    def linear(self, inputs: int, *parts: tuple[str, int], biased: bool = False) -> Linear:
+        """The linear at each path, with that many outputs, fused by rows in the order given.
+
+        Biases count where their tensors exist (LIN-1); `biased` makes their absence an error.
+        """
+        weight = self._fused([(f"{path}.weight", (rows, inputs)) for path, rows in parts])
+        bias = self._bias([(f"{path}.bias", rows) for path, rows in parts], biased)
+        return Linear(weight, bias, dtype=self.placement.dtype, kernels=self.placement.kernels)
+
+    def embedding(self, path: str, rows: int, width: int) -> Embedding:
+        weight = self._fused([(f"{path}.weight", (rows, width))])
+        return Embedding(weight, dtype=self.placement.dtype, kernels=self.placement.kernels)
+
+    def same(self, path: str, other: str) -> bool:
+        """Whether two layers are stored with equal weights."""
+        return all(
+            _equal(
+                self._unpicked.get(f"{path}.weight{part}"),
+                self._unpicked.get(f"{other}.weight{part}"),
+            )
+            for part in _PARTS
+        )
+
+    def finish(self) -> None:
+        """Report the last byte, and what the model did not ask for, in one warning (CON-14)."""
+        if self._progress is not None:
+            self._progress(self._total_bytes, self._total_bytes)
+        surplus = sorted(name for name in self._unpicked if not name.endswith(LEFTOVERS))
+        if surplus:
+            more = f" and {len(surplus) - LISTED} more" if len(surplus) > LISTED else ""
+            names = ", ".join(surplus[:LISTED]) + more
+            log.warning("%d tensors of the checkpoint are not used: %s", len(surplus), names)
+
+    def skip(self, *prefixes: str) -> None:
+        """Tensors of parts that are not served on purpose, such as a vision tower."""
+        for name in [name for name in self._unpicked if name.startswith(prefixes)]:
+            del self._unpicked[name]
+
+    def _fused(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> Weight:
+        if not any(name + "_scale" in self._unpicked for name, _ in parts):
+            return self._stacked(parts)
+        return fuse_rows([self._weight(name, shape) for name, shape in parts])
+
+    def _stacked(self, parts: Sequence[tuple[str, tuple[int, ...]]]) -> Tensor:
+        """Dense tensors one after the other along the first dimension."""
+        if len(parts) == 1:
+            return self.take(*parts[0])
+        rows = sum(shape[0] for _, shape in parts)
+        stacked = torch.empty(
+            (rows, *parts[0][1][1:]), dtype=self.placement.dtype, device=self.placement.device
+        )
+        filled = 0
+        for name, shape in parts:
+            stacked[filled : filled + shape[0]].copy_(self._read(name, shape))
+            filled += shape[0]
+        return stacked
+
+    def _weight(self, name: str, shape: tuple[int, int]) -> Weight:
+        if name + "_scale" not in self._unpicked:
+            return self.take(name, shape)
+        return self._packed(name, *shape)
+
+    def _packed(self, name: str, rows: int, columns: int) -> PackedWeight:
+        """A quantised weight; its parts stay as stored (LIN-1, LIN-2)."""
+        words, scale = self._stored(name), self._stored(f"{name}_scale")
+        form = resolve(
+            name,
+            (words.shape[-1], scale.shape[-1]),
+            metadata=words.file.metadata,
+            config=self._config,
+        )
+        shapes = stored_shapes(rows, columns, form)
+        zero_points = None
+        if f"{name}_qbias" in self._unpicked:
+            zero_points = self._part(f"{name}_qbias", shapes.groups)
+        return packed_weight(
+            self._part(name, shapes.words),
+            self._part(f"{name}_scale", shapes.groups),
+            zero_points,
+            form,
+            global_scale=self._global_scale(name, rows),
+        )
+
+    def _global_scale(self, name: str, rows: int) -> Tensor | None:
+        for part in _GLOBAL_SCALES:
+            stored = self._unpicked.get(name + part)
+            if stored is not None:
+                shape = (rows,) if stored.shape == (rows,) else ()
+                return self._part(name + part, shape).float()
+        return None
+
+    def _part(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        return self._pick(name, shape).to(self.placement.device)
+
+    def _bias(self, parts: Sequence[tuple[str, int]], biased: bool) -> Tensor | None:
+        """The fused bias; a part without one gets zeros. None where no part has one (LOD-7)."""
+        found = {name for name, _ in parts if biased or name in self._unpicked}
+        if not found:
+            return None
+        bias = torch.zeros(
+            sum(rows for _, rows in parts),
+            dtype=self.placement.dtype,
+            device=self.placement.device,
+        )
+        for (name, rows), part in zip(
+            parts, bias.split_with_sizes([rows for _, rows in parts]), strict=True
+        ):
+            if name in found:
+                part.copy_(self._read(name, (rows,)))
+        return bias
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.placement.device, self.placement.dtype)
+
+    def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A dense tensor as stored."""
+        tensor = self._pick(name, shape)
+        if not tensor.is_floating_point() or tensor.element_size() < 2:
+            raise LoadError(
+                f"tensor {name} holds {tensor.dtype} values without a scale; import it again "
+                "from a checkpoint in bf16, fp16 or fp32"
+            )
+        return tensor
+
+    def _pick(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        stored = self._stored(name)
+        if stored.shape != shape:
+            raise LoadError(
+                f"tensor {name} has shape {list(stored.shape)} and the config asks for "
+                f"{list(shape)}"
+            )
+        del self._unpicked[name]
+        tensor = stored.read()
+        self._read_bytes += tensor.nbytes
+        if self._progress is not None:
+            self._progress(self._read_bytes, self._total_bytes)
+        return tensor
+
+    def _stored(self, name: str) -> Stored:
+        if name not in self._unpicked:
+            raise LoadError(f"{_in_words(name)} is missing: the checkpoint has no tensor {name}")
+        return self._unpicked[name]
+
+
+def _in_words(name: str) -> str:
+    """What a tensor is, for people: "self_attn.q_proj of layer 3"."""
+    found = re.search(r"(?:^|\.)layers\.(\d+)\.(.+?)(?:\.weight)?$", name)
+    if found is None:
+        return name.removesuffix(".weight")
+    return f"{found[2]} of layer {found[1]}"
+
+
+def _equal(one: Stored | None, other: Stored | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    if one.shape != other.shape:
+        return False
+    left, right = one.read(), other.read()
+    return left.dtype == right.dtype and torch.equal(left, right)

@@ -1,0 +1,147 @@
+"""A checkpoint's tensors: missing, misshapen, surplus, damaged (F13), renamed and quantised."""
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fixtures.checkpoints import edit_tensors, loaded, logits, placement, read_config
+from fixtures.tiny import tiny_folder
+from forerun.base.errors import LoadError
+from forerun.models.load import load_model
+from forerun.models.tensor_files import open_tensors
+from forerun.models.weights import Weights
+
+NORM = "model.layers.1.post_attention_layernorm.weight"
+TOKENS = list(range(20))
+
+
+def open_weights(path: Path, tensors: dict[str, Tensor], **metadata: str) -> Weights:
+    file = path / "model.safetensors"
+    save_file(tensors, file, metadata)
+    return Weights(open_tensors([file]), {}, placement())
+
+
+def test_a_missing_tensor_is_named_with_its_layer(tmp_path: Path) -> None:
+    """TEN-1, LIN-1 (F13)"""
+    folder = tiny_folder(tmp_path, "llama")
+    edit_tensors(folder, lambda tensors: {n: t for n, t in tensors.items() if n != NORM})
+    with pytest.raises(LoadError, match="post_attention_layernorm of layer 1 is missing.*" + NORM):
+        loaded(folder)
+
+
+def test_a_missing_embedding_names_where_it_was_looked_for(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, "llama")
+    edit_tensors(folder, lambda tensors: {"a." + name: t for name, t in tensors.items()})
+    with pytest.raises(LoadError, match=r"none of the tensors model\.embed_tokens\.weight"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize("name", [NORM, "model.layers.0.self_attn.k_proj.weight"])
+def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path: Path, name: str) -> None:
+    """(F13)"""
+    folder = tiny_folder(tmp_path, "llama")
+    edit_tensors(folder, lambda tensors: tensors | {name: torch.zeros(3, 5)})
+    with pytest.raises(LoadError, match=rf"{name} has shape \[3, 5\] .* \[\d+(, \d+)?\]"):
+        loaded(folder)
+
+
+def test_surplus_tensors_are_listed_in_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CON-14, LOD-3: known leftovers are not listed (F13)."""
+    folder = tiny_folder(tmp_path, "llama")
+    surplus = {f"mtp.{index}": torch.zeros(2) for index in range(10)}
+    leftover = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(2)}
+    draft = {"draft.fc.weight": torch.zeros(2)}
+    edit_tensors(folder, lambda tensors: tensors | surplus | leftover | draft)
+    with caplog.at_level(logging.WARNING, "forerun"):
+        loaded(folder)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("10 tensors of the checkpoint are not used: mtp.0, ")
+    assert record.getMessage().endswith(" and 2 more")
+
+
+def test_a_truncated_file_is_named(tmp_path: Path) -> None:
+    """(F13)"""
+    folder = tiny_folder(tmp_path, "llama")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(LoadError, match=f"{file} cannot be read"):
+        loaded(folder)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match=r"gone\.safetensors cannot be read"):
+        open_tensors([tmp_path / "gone.safetensors"])
+
+
+def test_a_tensor_in_two_files_is_an_error(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(LoadError, match=r"tensor x is in both .*a\.safetensors and .*b\.saf"):
+        open_tensors(sorted(tmp_path.iterdir()))
+
+
+def test_a_file_that_is_named_twice_is_opened_once(tmp_path: Path) -> None:
+    """LOD-1: each blob digest once."""
+    file = tmp_path / "a.safetensors"
+    save_file({"x": torch.zeros(1)}, file)
+    assert list(open_tensors([file, file])) == ["x"]
+
+
+def test_parts_of_a_weight_get_the_names_that_linears_look_for(tmp_path: Path) -> None:
+    """LOD-2: decided over all files, since the scale may lie in another one."""
+    save_file(
+        {"q.weight.bias": torch.zeros(1), "q.bias": torch.zeros(1)}, tmp_path / "a.safetensors"
+    )
+    save_file(
+        {"q.weight": torch.zeros(1), "q.weight.scale": torch.zeros(1)}, tmp_path / "b.safetensors"
+    )
+    names = open_tensors(sorted(tmp_path.iterdir()))
+    assert set(names) == {"q.weight", "q.weight_scale", "q.weight_qbias", "q.bias"}
+
+
+def test_integers_without_a_scale_are_refused(tmp_path: Path) -> None:
+    """LOD-7: a weight is present or it is not; half of a quantised one is an error."""
+    weights = open_weights(tmp_path, {"q.weight": torch.zeros(2, 2, dtype=torch.int8)})
+    with pytest.raises(LoadError, match=r"q\.weight holds torch\.int8 values without a scale"):
+        weights.linear(2, ("q", 2))
+
+
+def test_weights_are_cast_to_the_dtype_of_activations(tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path, "llama", dtype=torch.bfloat16)
+    exact = logits(loaded(folder), TOKENS)
+    assert exact.dtype == torch.float32
+    rounded = logits(loaded(folder, torch.bfloat16), TOKENS)
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.float(), exact, atol=0.5, rtol=0.1)
+
+
+def test_progress_is_reported_by_bytes(tmp_path: Path) -> None:
+    """LOD-1"""
+    folder = tiny_folder(tmp_path, "llama")
+    file = folder / "model.safetensors"
+    heard: list[tuple[int, int]] = []
+    load_model(
+        read_config(folder), [file], placement(), lambda done, total: heard.append((done, total))
+    )
+    done = [completed for completed, _ in heard]
+    assert {total for _, total in heard} == {file.stat().st_size}
+    assert done == sorted(done)
+    assert done[-1] == file.stat().st_size
+    assert len(done) > 20
+
+
+def test_a_dry_load_checks_without_reading(tmp_path: Path) -> None:
+    """What an import asks before it writes a manifest: every tensor there, in shape."""
+    folder = tiny_folder(tmp_path, "gemma3")
+    file = folder / "model.safetensors"
+    model = load_model(read_config(folder), [file], placement(device=torch.device("meta")))
+    assert model.facts.layers == 4
+    edit_tensors(folder, lambda tensors: tensors | {NORM: torch.zeros(3)})
+    with pytest.raises(LoadError, match=NORM):
+        load_model(read_config(folder), [file], placement(device=torch.device("meta")))

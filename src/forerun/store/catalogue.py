@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from forerun.base.errors import NotFoundError, RequestError, StoreError
+from forerun.base.errors import NotFoundError, RequestError, StoreError, UnsupportedError
 from forerun.base.options import OptionValue, check_options
 from forerun.store.blobs import Digest
 from forerun.store.fields import Fields, shown
@@ -101,7 +101,7 @@ def _entry(fields: Fields) -> CatalogueEntry:
         name = ModelName.parse(fields.text("name"))
         stated = fields.fields("parameters").values
         parameters = check_options(dict(stated))
-    except RequestError as reason:
+    except (RequestError, UnsupportedError) as reason:
         raise StoreError(f"{fields.where}: {reason}") from None
     return CatalogueEntry(
         name=name,

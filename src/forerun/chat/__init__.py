@@ -1,0 +1,1 @@
+"""Chat: messages to trusted and untrusted text through a model's template, and stop strings."""

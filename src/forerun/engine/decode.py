@@ -1,6 +1,5 @@
 """The decode loop: the only place where generation stops (spec 05 DEC)."""
 
-from collections.abc import Set
 from dataclasses import dataclass
 
 from forerun.base.errors import CancelledError
@@ -19,7 +18,7 @@ class Ending:
     accepted: int = 0
 
 
-def decode(decoder: Decoder, job: Job, eos: Set[int], outputs: list[int]) -> Ending:
+def decode(decoder: Decoder, job: Job, outputs: list[int]) -> Ending:
     """Hand out tokens until the budget, a stop token, a stop string or the grammar ends the text.
 
     `outputs` receives every token drawn, also one that is never handed out, on every exit: it is
@@ -32,16 +31,16 @@ def decode(decoder: Decoder, job: Job, eos: Set[int], outputs: list[int]) -> End
                 raise CancelledError("cancelled")
             run = decoder.next(job.budget - ending.generated)
             outputs.extend(run.tokens)
-            _hand_out(run, job, eos, ending)
+            _hand_out(run, job, ending)
     finally:
         outputs.extend(decoder.drain())
     return ending
 
 
-def _hand_out(run: Run, job: Job, eos: Set[int], ending: Ending) -> None:
+def _hand_out(run: Run, job: Job, ending: Ending) -> None:
     """Give the sink what counts of a run: up to a stop token or the budget, whichever is first."""
     left = job.budget - ending.generated
-    end = next((place for place, token in enumerate(run.tokens) if token in eos), None)
+    end = next((place for place, token in enumerate(run.tokens) if token in job.eos), None)
     counted = len(run.tokens) if end is None else end
     if not run.tokens or counted < min(left, len(run.tokens)):
         ending.reason = "stop"

@@ -50,7 +50,7 @@ def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
         prefilled = time.monotonic()
         loaded.sampler.add(SLOT, job.sampling, job.tokens)
         with closing(PlainDecoder(loaded, SLOT, job.tokens)) as decoder:
-            ending = decode(decoder, job, loaded.eos, session.outputs)
+            ending = decode(decoder, job, session.outputs)
     log.info("generated=%d memory=%d", ending.generated, anonymous_bytes())
     return ending.reason, Figures(
         prompt_tokens=len(job.tokens),

@@ -12,6 +12,7 @@ class Job:
     """Made by whoever prepared the request, which has been checked by then."""
 
     tokens: tuple[int, ...]  # the prompt, at least one
+    eos: frozenset[int]  # tokens that end the answer
     sampling: SamplingOptions
     budget: int  # tokens to generate at most; 0 evaluates the prompt and draws nothing
     sink: TokenSink

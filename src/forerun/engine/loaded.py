@@ -15,7 +15,6 @@ class LoadedModel:
     caches: Caches
     prefix: PrefixCache  # over these caches
     sampler: Sampler
-    eos: frozenset[int]  # tokens that end a text
     context: int  # tokens that prompt and answer may have together
     chunk: int  # prompt tokens of one forward at most (PRE-1)
     look_ahead: int  # tokens that the decoder runs ahead of the host: 0 or 1 (DEC-7)

@@ -61,7 +61,8 @@ class ChildProcess:
     def lines(self) -> Iterator[bytes]:
         """Lines of the child's standard output, until it ends or is closed."""
         try:
-            yield from _pipe(self._process.stdout)
+            while line := _pipe(self._process.stdout).readline():
+                yield line
         except ValueError:  # what reading a closed file raises
             return
 

@@ -33,8 +33,8 @@ class ScriptedDecoder:
 
 def run(decoder, budget, sink=None):
     sink, outputs = sink or ListSink(), []
-    job = Job((1,), SamplingOptions(), budget, sink, sink.cancelled)
-    return decode(decoder, job, frozenset({EOS}), outputs), sink, outputs
+    job = Job((1,), frozenset({EOS}), SamplingOptions(), budget, sink, sink.cancelled)
+    return decode(decoder, job, outputs), sink, outputs
 
 
 def test_the_text_ends_at_a_stop_token_inside_a_run():
@@ -89,9 +89,9 @@ def test_what_is_in_flight_is_recorded_on_every_exit():
     assert outputs == [EOS, 9]
     sink = ListSink(cancel_at=0)
     outputs = []
-    job = Job((1,), SamplingOptions(), 20, sink, sink.cancelled)
+    job = Job((1,), frozenset({EOS}), SamplingOptions(), 20, sink, sink.cancelled)
     with pytest.raises(CancelledError):
-        decode(ScriptedDecoder([10, 11], in_flight=(9,)), job, frozenset({EOS}), outputs)
+        decode(ScriptedDecoder([10, 11], in_flight=(9,)), job, outputs)
     assert outputs == [10, 11, 9]  # DEC-2: recorded before any of it was handed out
 
 

@@ -1,0 +1,1 @@
+"""The process that serves one model: composes its parts, prepares requests, answers in text."""

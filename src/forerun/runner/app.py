@@ -1,0 +1,150 @@
+"""The runner's HTTP: a thin door in front of `Service` (spec 05 HTP)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from forerun.base.errors import BusyError, ForerunError
+from forerun.base.logs import logger
+from forerun.protocol.codec import decode, encode, encode_line
+from forerun.protocol.events import Done, Failed, Text, Tokens
+from forerun.protocol.requests import (
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbedRequest,
+    TokenizeRequest,
+)
+from forerun.runner.state import LoadState
+from forerun.runner.stream import EventStream
+
+if TYPE_CHECKING:
+    from forerun.runner.service import Service
+
+log = logger(__name__)
+
+REFRESH_S = 0.05  # longest wait for fresh memory figures (HTP-2)
+COALESCE_S = 0.015  # at most one write in this time, the first at once (DEC-8)
+
+
+class Loading(Protocol):
+    """What the routes stand on: the state of the load and, once it is over, the service."""
+
+    state: LoadState
+    service: "Service | None"
+
+
+def make_app(loading: Loading) -> Starlette:
+    """The routes, which answer from the first moment of the process."""
+    doors = _Doors(loading)
+    return Starlette(
+        routes=[
+            Route("/v1/status", doors.status, methods=["GET"]),
+            Route("/v1/completions", doors.completions, methods=["POST"]),
+            Route("/v1/tokenize", doors.tokenize, methods=["POST"]),
+            Route("/v1/detokenize", doors.detokenize, methods=["POST"]),
+            Route("/v1/embed", doors.embed, methods=["POST"]),
+        ],
+        exception_handlers={ForerunError: _refused, Exception: _broken},
+    )
+
+
+class _Doors:
+    def __init__(self, loading: Loading) -> None:
+        self._loading = loading
+
+    async def status(self, request: Request) -> Response:
+        if request.query_params.get("watch") == "1":
+            return StreamingResponse(self._changes(), media_type="application/x-ndjson")
+        service = self._loading.service
+        if service is None:
+            return _json(self._loading.state.status)
+        refreshed = asyncio.wrap_future(service.refresh())
+        await asyncio.wait({refreshed}, timeout=REFRESH_S)
+        return _json(service.status())
+
+    async def completions(self, request: Request) -> Response:
+        asked = decode(await request.body(), CompletionRequest)
+        stream = await run_in_threadpool(self._ready().complete, asked)
+        return _EventResponse(stream)
+
+    async def tokenize(self, request: Request) -> Response:
+        asked = decode(await request.body(), TokenizeRequest)
+        tokens = await run_in_threadpool(
+            partial(self._ready().tokenize, asked.text, special=asked.special)
+        )
+        return _json(Tokens(tokens=tokens))
+
+    async def detokenize(self, request: Request) -> Response:
+        asked = decode(await request.body(), DetokenizeRequest)
+        text = await run_in_threadpool(self._ready().detokenize, asked.tokens)
+        return _json(Text(text=text))
+
+    async def embed(self, request: Request) -> Response:
+        asked = decode(await request.body(), EmbedRequest)
+        return _json(await run_in_threadpool(self._ready().embed, asked))
+
+    def _ready(self) -> "Service":
+        """Raises BusyError before the model is loaded (HTP-3)."""
+        service = self._loading.service
+        if service is None:
+            raise BusyError("the model is not loaded yet; wait until /v1/status says ready")
+        return service
+
+    async def _changes(self) -> AsyncIterator[bytes]:
+        async for status in self._loading.state.changes():
+            yield encode_line(status)
+
+
+class _EventResponse(StreamingResponse):
+    """Streams a request's events; however the response ends, the request ends with it (HTP-5)."""
+
+    def __init__(self, stream: EventStream) -> None:
+        super().__init__(_lines(stream), media_type="application/x-ndjson")
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._stream.cancel()
+
+
+async def _lines(stream: EventStream) -> AsyncIterator[bytes]:
+    loop, arrived = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(arrived.set)
+
+    stream.on_event(wake)
+    while True:
+        await arrived.wait()
+        arrived.clear()
+        events = stream.take()
+        if events:
+            yield b"".join(encode_line(event) for event in events)
+            if isinstance(events[-1], Done | Failed):
+                return
+            await asyncio.sleep(COALESCE_S)
+
+
+def _json(message: msgspec.Struct) -> Response:
+    return Response(encode(message), media_type="application/json")
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    status = error.status if isinstance(error, ForerunError) else 500
+    return PlainTextResponse(str(error), status)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.error("%s failed", request.url.path, exc_info=error)
+    return PlainTextResponse(f"internal error: {type(error).__name__}: {error}", 500)

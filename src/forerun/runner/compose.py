@@ -1,0 +1,119 @@
+"""Puts a model together: the one place of the data plane that names concrete parts (05 LOD)."""
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from forerun.base.errors import LoadError
+from forerun.base.logs import logger
+from forerun.contract.model import CacheOptions, TargetModel
+from forerun.engine.loaded import LoadedModel
+from forerun.kernels.select import KernelChoice
+from forerun.models.load import load_model
+from forerun.nn.placement import Placement
+from forerun.prefix.session import PrefixCache
+from forerun.runner.request import LoadRequest
+from forerun.sampling.sampler import Sampler
+from forerun.store.stored import StoredModel
+
+Progress = Callable[[str, float], None]  # what is going on, and the fraction of the load done
+
+CPU_CONTEXT = 8192  # 08 SCH-7
+GIB = 1024**3
+GPU_CONTEXTS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, 4096))
+CHUNK = {"cuda": 2048}
+CPU_CHUNK = 256  # stays under about two seconds on two cores (PRE-1)
+
+log = logger(__name__)
+
+
+def load_engine(
+    stored: StoredModel,
+    request: LoadRequest,
+    progress: Progress,
+) -> LoadedModel:
+    """Load the weights and make caches, sampler and session. Runs in the device thread.
+
+    Raises LoadError naming the device, config field, tensor or file at fault.
+    """
+    device = choose_device(request.device)
+    with torch.inference_mode(False):  # weights and caches are ordinary tensors (LOD-1)
+        model = _load_weights(stored, device, request.cpu_kernels, progress)
+        context = choose_context(request, stored, model)
+        caches = model.new_caches(CacheOptions(context))
+        sampler = Sampler(vocab_size=model.facts.vocab_size, context_length=context, device=device)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what loading left behind (LOD-6)
+    return LoadedModel(
+        model=model,
+        caches=caches,
+        prefix=PrefixCache(caches),
+        sampler=sampler,
+        context=context,
+        chunk=CHUNK.get(device.type, CPU_CHUNK),
+        look_ahead=0 if device.type == "cpu" else 1,
+    )
+
+
+def choose_device(wanted: str | None) -> torch.device:
+    """The device asked for, else a CUDA device, else the CPU (08 RUN-12)."""
+    if wanted is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(wanted)
+    there = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not there.get(device.type, False):
+        raise LoadError(f"device {wanted} is not available here; use cpu")
+    return device
+
+
+def choose_context(request: LoadRequest, stored: StoredModel, model: TargetModel) -> int:
+    """Tokens of context: what was asked, else the model's parameter, else by device (PRP-8)."""
+    stated = stored.parameters.get("num_ctx")
+    chosen = request.num_ctx or (stated if isinstance(stated, int) else None)
+    chosen = chosen or request.default_context or _automatic_context(model.facts.device)
+    if chosen > model.facts.max_context:
+        log.info("context %d cut to the model's %d", chosen, model.facts.max_context)
+    return min(chosen, model.facts.max_context)
+
+
+def _automatic_context(device: torch.device) -> int:
+    if device.type != "cuda":
+        return CPU_CONTEXT
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return next(context for least, context in GPU_CONTEXTS if memory >= least)
+
+
+def _load_weights(
+    stored: StoredModel, device: torch.device, cpu_kernels: bool, progress: Progress
+) -> TargetModel:
+    config = stored.json("config.json")
+    placement = Placement(_dtype(config, device), device, KernelChoice(cpu_kernels=cpu_kernels))
+
+    def read(completed: int, total: int) -> None:
+        progress("loading weights", completed / max(total, 1))
+
+    started = time.monotonic()
+    model = load_model(config, _files(stored), placement, read)
+    log.info("weights loaded seconds=%.2f", time.monotonic() - started)
+    return model
+
+
+def _dtype(config: Mapping[str, object], device: torch.device) -> torch.dtype:
+    """The checkpoint's own dtype; a CPU computes half precision as bfloat16."""
+    for name in ("dtype", "torch_dtype"):
+        stated = config.get(name)
+        if stated == "float32":
+            return torch.float32
+        if stated == "float16" and device.type != "cpu":
+            return torch.float16
+    return torch.bfloat16
+
+
+def _files(stored: StoredModel) -> list[Path]:
+    return [stored.file(layer) for layer in stored.tensors]

@@ -1,0 +1,191 @@
+"""From a request to a job: every mistake of the caller is refused here, before any work (PRP)."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from forerun.base.errors import RequestError, UnsupportedError
+from forerun.base.options import OptionValue, check_options
+from forerun.base.spans import Span
+from forerun.chat.render import ChatRequest
+from forerun.protocol.requests import CompletionRequest, Message
+from forerun.runner.text import TextParts
+from forerun.sampling.options import SamplingOptions
+
+MAX_TOP_LOGPROBS = 20  # 08 API-5
+BOUND_DRAFTS = ("auto", "off")  # no drafter is bound yet; a name that is not bound is a 400
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers of a loaded model that a request is checked against."""
+
+    context: int
+    vocab_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that can be run."""
+
+    tokens: tuple[int, ...]
+    sampling: SamplingOptions
+    budget: int
+    stops: tuple[str, ...]
+
+
+def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prepared:
+    """Raises RequestError or UnsupportedError naming what is wrong and the remedy."""
+    if request.format is not None and request.format != "":
+        raise UnsupportedError("format is not supported yet; leave it out and check the answer")
+    options = check_options(dict(request.options))
+    layered = {**text.parameters, **options}
+    sampling = _sampling(request, text, options)
+    # normalised for its checks alone: a bias on a token that is not there is the caller's mistake
+    sampling.normalised(vocab_size=limits.vocab_size, context_length=limits.context)
+    context = _context(options, limits)
+    tokens = _prompt(request, text)
+    if not tokens:
+        raise RequestError("empty prompt: it has no tokens")
+    if len(tokens) >= context:
+        raise RequestError(
+            f"the prompt has {len(tokens)} tokens and the context is {context}; "
+            "shorten it or load the model with a larger num_ctx"
+        )
+    return Prepared(
+        tokens=tuple(tokens),
+        sampling=sampling,
+        budget=_budget(layered, context - len(tokens)),
+        stops=_stops(layered),
+    )
+
+
+def prepare_embedding(
+    content: str, text: TextParts, limits: Limits, *, truncate: bool
+) -> tuple[int, ...]:
+    """The tokens of a text to embed, cut to the context where the request allows it."""
+    tokens = text.tokenizer.encode_prompt([Span(content, trusted=False)])
+    if not tokens:
+        raise RequestError("a text to embed is empty; leave it out")
+    if len(tokens) > limits.context and not truncate:
+        raise RequestError(
+            f"a text to embed has {len(tokens)} tokens and the context is {limits.context}; "
+            "shorten it or set truncate"
+        )
+    return tuple(tokens[: limits.context])
+
+
+def _sampling(
+    request: CompletionRequest, text: TextParts, options: dict[str, OptionValue]
+) -> SamplingOptions:
+    """Defaults, then the model's parameters, then the request (04 OPT-4)."""
+    if not 0 <= request.top_logprobs <= MAX_TOP_LOGPROBS:
+        raise RequestError(
+            f"top_logprobs is {request.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}"
+        )
+    sampling = SamplingOptions.from_layers(
+        text.parameters,
+        options,
+        logprobs=request.logprobs,
+        top_logprobs=request.top_logprobs,
+    )
+    if sampling.draft not in BOUND_DRAFTS:
+        raise RequestError(
+            f"draft is {sampling.draft!r}; this model offers {', '.join(BOUND_DRAFTS)}"
+        )
+    return sampling
+
+
+def _context(options: dict[str, OptionValue], limits: Limits) -> int:
+    """The request's own num_ctx is a limit within what is loaded (08 SCH-2)."""
+    asked = options.get("num_ctx")
+    if not isinstance(asked, int):
+        return limits.context
+    if asked > limits.context:
+        raise RequestError(
+            f"num_ctx is {asked} and the model is loaded with {limits.context}; load it with more"
+        )
+    return asked
+
+
+def _budget(options: dict[str, OptionValue], room: int) -> int:
+    """Tokens to generate at most (PRP-6)."""
+    asked = options.get("num_predict", -1)
+    assert isinstance(asked, int), asked
+    return room if asked < 0 else min(asked, room)
+
+
+def _stops(options: dict[str, OptionValue]) -> tuple[str, ...]:
+    stops = options.get("stop") or []
+    assert isinstance(stops, list), stops
+    if not all(stops):
+        raise RequestError("stop holds an empty string; leave it out")
+    return tuple(stops)
+
+
+def _prompt(request: CompletionRequest, text: TextParts) -> list[int]:
+    if (request.prompt is None) == (request.messages is None):
+        raise RequestError("send either a prompt or messages")
+    if request.prompt is not None:
+        return text.tokenizer.encode_prompt([Span(request.prompt, trusted=True)])
+    return text.tokenizer.encode_prompt(text.renderer.render(_chat(request, text), datetime.now()))
+
+
+def _chat(request: CompletionRequest, text: TextParts) -> ChatRequest:
+    """The messages after those of the Modelfile; its SYSTEM yields to one of the request's own."""
+    messages = request.messages or []
+    _refuse_media(messages)
+    own = [{"role": message.role, "content": message.content} for message in text.messages]
+    if text.system and not (messages and messages[0].role == "system"):
+        own.insert(0, {"role": "system", "content": text.system})
+    return ChatRequest(
+        messages=[_plain(message) for message in messages],
+        tools=request.tools,
+        arguments=_arguments(request),
+        model_messages=own,
+    )
+
+
+def _refuse_media(messages: list[Message]) -> None:
+    """PRP-3."""
+    for message in messages:
+        for part in message.content if isinstance(message.content, list) else []:
+            if part.type != "text":
+                kind = part.type.removesuffix("_url").removeprefix("input_")
+                raise RequestError(f"this model does not support {kind} input; send text only")
+
+
+def _plain(message: Message) -> dict[str, object]:
+    """A message as published chat templates read it."""
+    plain: dict[str, object] = {
+        "role": message.role,
+        "content": _content(message),
+        "thinking": message.thinking,
+        "name": message.tool_name,
+        "tool_call_id": message.tool_call_id,
+    }
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    return plain
+
+
+def _content(message: Message) -> object:
+    if not isinstance(message.content, list):
+        return message.content or ""
+    return [{"type": part.type, "text": part.text} for part in message.content] or ""
+
+
+def _arguments(request: CompletionRequest) -> dict[str, object]:
+    """`think` under the names that templates know it by."""
+    arguments: dict[str, object] = dict(request.template_arguments or {})
+    if request.think is not None:
+        arguments["enable_thinking"] = bool(request.think)
+    if isinstance(request.think, str):
+        arguments["reasoning_effort"] = request.think
+    return arguments

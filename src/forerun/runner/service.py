@@ -1,0 +1,156 @@
+"""A loaded model at work: requests in, event streams out. HTTP and the Python API stand on it."""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+
+from forerun.base.errors import ForerunError, RequestError
+from forerun.base.spans import Span
+from forerun.engine.embed import embed
+from forerun.engine.generate import generate
+from forerun.engine.job import Job
+from forerun.engine.loaded import LoadedModel
+from forerun.engine.memory import cache_bytes, device_bytes
+from forerun.engine.thread import DeviceThread
+from forerun.protocol.events import Embeddings, Failed
+from forerun.protocol.requests import CompletionRequest, EmbedRequest
+from forerun.protocol.status import Memory, RunnerStatus
+from forerun.runner.prepare import Limits, prepare, prepare_embedding
+from forerun.runner.respond import Responder
+from forerun.runner.stream import EventStream
+from forerun.runner.text import TextParts
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model ready to answer, as data."""
+
+    engine: LoadedModel
+    text: TextParts
+    load_seconds: float
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.engine.context, self.engine.model.facts.vocab_size)
+
+
+class Service:
+    """May be used from any thread; whatever torch does is done in the device thread."""
+
+    def __init__(self, served: ServedModel, thread: DeviceThread) -> None:
+        self.served = served
+        self._thread = thread
+        self._lock = threading.Lock()
+        self._streams: set[EventStream] = set()
+        self._memory = Memory()
+        self._refreshing: Future[None] | None = None
+
+    def complete(self, request: CompletionRequest) -> EventStream:
+        """Check a request and queue it; its stream ends with exactly one Done or Failed.
+
+        Raises a ForerunError for what is wrong with the request, before anything is queued.
+        """
+        stream = EventStream()
+        served = self.served
+        prepared = prepare(request, served.text, served.limits)
+        sink = Responder(
+            stream, served.text.tokenizer, prepared.stops, load_seconds=served.load_seconds
+        )
+        job = Job(
+            tokens=prepared.tokens,
+            eos=served.text.tokenizer.eos_ids,
+            sampling=prepared.sampling,
+            budget=prepared.budget,
+            sink=sink,
+            cancelled=stream.cancelled,
+        )
+        with self._lock:
+            self._streams.add(stream)
+        try:
+            future = self._thread.submit(partial(generate, served.engine, job))
+        except ForerunError:
+            self._forget(stream)
+            raise
+        future.add_done_callback(partial(self._ended, stream))
+        return stream
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of `text` alone, no BOS added. `special`: control tokens in it count."""
+        return self.served.text.tokenizer.encode([Span(text, trusted=special)])
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, control tokens included."""
+        vocabulary = self.served.text.tokenizer.vocab_size
+        for token in tokens:
+            if not 0 <= token < vocabulary:
+                raise RequestError(f"token {token} is none; tokens are 0 to {vocabulary - 1}")
+        return self.served.text.tokenizer.decode(tokens, control=True)
+
+    def embed(self, request: EmbedRequest) -> Embeddings:
+        """A vector of length 1 for each text."""
+        served = self.served
+        size = served.engine.model.facts.hidden_size
+        if request.dimensions is not None and not 1 <= request.dimensions <= size:
+            raise RequestError(f"dimensions is {request.dimensions}; it must be 1 to {size}")
+        prompts = [
+            prepare_embedding(text, served.text, served.limits, truncate=request.truncate)
+            for text in request.texts
+        ]
+        work = [partial(embed, served.engine, prompt, request.dimensions) for prompt in prompts]
+        futures = [self._thread.submit(each) for each in work]
+        return Embeddings(
+            vectors=[future.result() for future in futures],
+            prompt_tokens=sum(map(len, prompts)),
+        )
+
+    def status(self) -> RunnerStatus:
+        """The state with the memory figures of the latest refresh."""
+        with self._lock:
+            at_work, memory = len(self._streams), self._memory
+        return RunnerStatus(
+            state="ready",
+            progress=1.0,
+            context_length=self.served.engine.context,
+            memory=memory,
+            active_requests=min(at_work, 1),  # the device thread runs one at a time
+            queued_requests=max(at_work - 1, 0),
+            load_seconds=self.served.load_seconds,
+        )
+
+    def refresh(self) -> "Future[None]":
+        """Measure memory in the device thread; one measurement at a time (HTP-2)."""
+        with self._lock:
+            if self._refreshing is None or self._refreshing.done():
+                self._refreshing = self._thread.submit(self._measure)
+            return self._refreshing
+
+    def close(self) -> None:
+        """Cancel every request, wait until the device thread has ended. Idempotent."""
+        with self._lock:
+            streams = list(self._streams)
+        for stream in streams:
+            stream.cancel()
+        self._thread.close()
+
+    def _measure(self) -> None:
+        engine = self.served.engine
+        memory = Memory(
+            weights=engine.model.facts.weight_bytes,
+            caches=cache_bytes(engine),
+            device_total=device_bytes(engine.model.facts.device),
+        )
+        with self._lock:
+            self._memory = memory
+
+    def _ended(self, stream: EventStream, future: "Future[None]") -> None:
+        """Keeps the promise of one last event even if a sink itself should break."""
+        self._forget(stream)
+        error = future.exception()
+        if error is not None and not stream.ended:
+            stream.put(Failed(status=500, message=f"internal error: {error}"))
+
+    def _forget(self, stream: EventStream) -> None:
+        with self._lock:
+            self._streams.discard(stream)

@@ -1,55 +1,58 @@
-"""Rotary position embedding: parameters, frequencies, tables, rotation (ROP)."""
+"""Rotary position embedding: frequencies of each kind, tables of a forward, rotation (ROP)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
 
 import torch
 from torch import Tensor
 
 from forerun.contract.batch import Batch
-from forerun.kernels.rope.reference import rotate
+from forerun.kernels.rope.reference import RopeTables
+from forerun.nn.rope_parameters import Linear, Llama3, RopeParameters, Yarn, from_config
 
-
-@dataclass(frozen=True, slots=True)
-class RopeParameters:
-    """A rope kind and its numbers, read and checked."""
-
-    kind: str  # default, linear, dynamic, llama3 or yarn
-    dim: int  # rotated dimensions of a head, the first ones
-    theta: float
-    factor: float = 1.0
-    max_context: int | None = None  # dynamic: beyond it frequencies would change (ROP-4)
-
-
-def from_config(
-    config: Mapping[str, object], head_dim: int, kind: str | None = None
-) -> RopeParameters:
-    """Read the parameters from a model's config (ROP-1).
-
-    kind  the layer kind, for families whose `rope_parameters` are nested by it
-    """
-    del kind
-    theta = config.get("rope_theta", 10000.0)
-    assert isinstance(theta, int | float)
-    return RopeParameters("default", head_dim, float(theta))
+__all__ = ["Rope", "RopeParameters", "RopeTables", "from_config", "inverse_frequencies"]
 
 
 def inverse_frequencies(parameters: RopeParameters) -> tuple[Tensor, float]:
-    """[dim / 2] float32 inverse frequencies, and the factor on cos and sin (ROP-2 to ROP-6)."""
-    powers = torch.arange(0, parameters.dim, 2, dtype=torch.int64).float() / parameters.dim
-    return 1.0 / parameters.theta**powers, 1.0
+    """[dim / 2] float32 inverse frequencies, and the factor on cos and sin (ROP-2 to ROP-6).
+
+    The float32 steps are those of the published implementations, so that models see the angles
+    they were trained with.
+    """
+    steps = torch.arange(0, parameters.dim, 2, dtype=torch.int64).float() / parameters.dim
+    plain = 1.0 / parameters.theta**steps
+    scaling = parameters.scaling
+    if isinstance(scaling, Linear):
+        return plain / scaling.factor, 1.0
+    if isinstance(scaling, Llama3):
+        return _llama3(plain, scaling), 1.0
+    if isinstance(scaling, Yarn):
+        return _yarn(plain, scaling, parameters), scaling.attention_factor
+    return plain, 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class RopeTables:
-    """Cosines and signed sines of one forward's positions, shared by its layers."""
+def _llama3(plain: Tensor, scaling: Llama3) -> Tensor:
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns = scaling.original_context * plain / (2 * math.pi)  # within the original context
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return (1 - share) * plain / scaling.factor + share * plain
 
-    cos: Tensor  # [B, L, 1, d]
-    sin: Tensor  # [B, L, 1, d], the first half negated
 
-    def rotate(self, x: Tensor) -> Tensor:
-        """[B, L, heads, D] to the same shape. Queries and keys may be rotated as one tensor."""
-        return rotate(x, self.cos, self.sin)
+def _yarn(plain: Tensor, scaling: Yarn, parameters: RopeParameters) -> Tensor:
+    dim = parameters.dim
+
+    def turning(rotations: float) -> float:
+        """The dimension whose pair turns so often within the original context."""
+        wavelength = scaling.original_context / (rotations * 2 * math.pi)
+        return dim * math.log(wavelength) / (2 * math.log(parameters.theta))
+
+    low, high = turning(scaling.beta_fast), turning(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    return plain / scaling.factor * ramp + plain * (1 - ramp)
 
 
 class Rope:
@@ -57,20 +60,26 @@ class Rope:
 
     def __init__(self, parameters: RopeParameters, device: torch.device) -> None:
         self._parameters = parameters
-        frequencies, self._attention_factor = inverse_frequencies(parameters)
-        self._frequencies = frequencies.to(device)
+        half, factor = inverse_frequencies(parameters)
+        signs = torch.ones(2 * len(half))
+        signs[: len(half)] = -1
+        self._frequencies = torch.cat((half, half)).to(device)
+        self._cos_factor, self._sin_factors = factor, (signs * factor).to(device)
 
     def of_batch(self, batch: Batch, dtype: torch.dtype) -> RopeTables:
         """Tables of a batch's positions, computed once a forward and shared by its layers."""
         key = ("rope", self._parameters, dtype)
         found = batch.memo.get(key)
         if found is None:
+            assert batch.layout is None, "positions of a layout have channels: M-RoPE"
             found = batch.memo[key] = self.tables(batch.positions(), dtype)
         assert isinstance(found, RopeTables)
         return found
 
     def tables(self, positions: Tensor, dtype: torch.dtype) -> RopeTables:
         """Tables in `dtype` for [B, L] int64 positions; angles are computed in float32."""
-        angles = positions[..., None, None].float() * self._frequencies
-        cos, sin = angles.cos() * self._attention_factor, angles.sin() * self._attention_factor
-        return RopeTables(torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
+        angles = positions[..., None, None] * self._frequencies
+        cos, sin = angles.cos(), angles.sin_().mul_(self._sin_factors)
+        if self._cos_factor != 1.0:
+            cos.mul_(self._cos_factor)
+        return RopeTables(cos.to(dtype), sin.to(dtype))

@@ -1,9 +1,65 @@
-"""Whether a model can be loaded, found out before its weights are written (F13)."""
+"""Whether a model can be loaded, found out before any of its weights are written (F13, TOK-1)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from forerun.importer.sources import Checkpoint
+from forerun.models.config import ConfigReader
+from forerun.models.registry import find
+from forerun.models.tensor_files import MappedFile, Stored, open_tensors
+from forerun.models.weights import Weights
 from forerun.tokenizer.tokenizer import Tokenizer
+
+META = torch.device("meta")
 
 
 def check_model(checkpoint: Checkpoint) -> None:
-    """Raises LoadError naming the tokenizer's file and value (TOK-1)."""
+    """Raises LoadError naming the tensor, config field or tokenizer file at fault.
+
+    The model is built from shapes alone. Tensors that it does not ask for are listed in one
+    warning.
+    """
+    config = ConfigReader(checkpoint.config)
+    build = find(config)
+    weights = Weights(_stored(checkpoint), checkpoint.config, _Unplaced())  # type: ignore[arg-type]
+    build(config, weights)
+    weights.finish()
     Tokenizer.load(checkpoint.files)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unplaced:
+    """A placement on no device, where no kernel is chosen; a root of its own would name kernels."""
+
+    dtype: torch.dtype = torch.float32
+    device: torch.device = META
+    kernels: None = None
+
+
+def _stored(checkpoint: Checkpoint) -> Mapping[str, Stored]:
+    """The tensors that the import will write: as their files have them, or on paper."""
+    paper = _Paper()
+    written = {plan.name: _OnPaper(paper, plan.name, plan.shape) for plan in checkpoint.plans}
+    files = open_tensors(checkpoint.weight_files)
+    return {name: files.get(name, tensor) for name, tensor in written.items()}
+
+
+class _Paper(MappedFile):
+    """A file that is not written yet."""
+
+    def __init__(self) -> None:
+        self.path = Path()
+        self.size = 0
+        self.metadata = {}
+
+
+@dataclass(frozen=True, slots=True)
+class _OnPaper(Stored):
+    """A tensor before its conversion: its values as a model sees them have this shape."""
+
+    def read(self) -> Tensor:
+        return torch.empty(self.shape, device=META)

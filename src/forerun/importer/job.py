@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from forerun.base.errors import StoreError
-from forerun.importer.check import check_model
 from forerun.importer.journal import Journal
 from forerun.importer.plan import TensorPlan, total_bytes
 from forerun.importer.progress import Meter, Reporter
@@ -25,6 +24,8 @@ class Job:
 
     def model_layers(self, source: Source) -> list[Layer]:
         """A target model that can be loaded: its tensors, then its configuration files."""
+        from forerun.importer.check import check_model  # brings torch, which takes seconds
+
         check_model(source.checkpoint)
         return self.tensor_layers(source, "tensors") + self.file_layers(source.checkpoint)
 

@@ -1,6 +1,7 @@
 """A GGUF file as the checkpoint that it was made from: configuration files and tensor plans."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,10 @@ class GgufCheckpoint:
     surplus: tuple[str, ...]
     file: GgufFile
     tensors: dict[str, GgufTensor]
+
+    @property
+    def weight_files(self) -> tuple[Path, ...]:
+        return ()
 
     def open(self, plan: TensorPlan) -> TensorFile:
         """What to write for a plan; its chunks are read as they are asked for."""

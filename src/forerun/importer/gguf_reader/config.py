@@ -95,9 +95,12 @@ def _rope(metadata: Metadata, arch: str, heads: Heads, facts: Facts) -> Config:
     base = f"{arch}.rope.freq_base"
     theta = metadata.number(base) if metadata.has(base) else 10000.0
     dimensions = metadata.whole_or(f"{arch}.rope.dimension_count", heads.size)
-    rope: Config = {"rope_type": "default", "rope_theta": theta}
     if dimensions != heads.size:
-        rope["partial_rotary_factor"] = dimensions / heads.size
+        raise ImportFailedError(
+            f"{metadata.file}: {arch}.rope.dimension_count is {dimensions}, and these models turn "
+            f"all {heads.size} dimensions of a head"
+        )
+    rope: Config = {"rope_type": "default", "rope_theta": theta}
     kind = _scaling_kind(metadata, arch)
     if facts.rope_factors is not None:
         if kind != "none":

@@ -43,6 +43,11 @@ class Vocabulary:
         return [i for i, kind in enumerate(self.types) if kind in types]
 
     @property
+    def used(self) -> list[int]:
+        """All but padding rows."""
+        return [i for i, kind in enumerate(self.types) if kind != TokenType.UNUSED]
+
+    @property
     def added(self) -> list[int]:
         return self.of_type(TokenType.CONTROL, TokenType.USER_DEFINED)
 
@@ -55,7 +60,14 @@ def read_vocabulary(metadata: Metadata) -> Vocabulary:
         raise ImportFailedError(
             f"{metadata.file} has {len(tokens)} tokens and {len(types)} token types"
         )
-    return Vocabulary(tokens, types)
+    vocabulary = Vocabulary(tokens, types)
+    first: dict[str, int] = {}
+    for i in vocabulary.used:
+        if first.setdefault(tokens[i], i) != i:
+            raise ImportFailedError(
+                f"{metadata.file}: tokens {first[tokens[i]]} and {i} are both {tokens[i]!r}"
+            )
+    return vocabulary
 
 
 def build_tokenizer(metadata: Metadata) -> bytes:
@@ -105,8 +117,9 @@ def _byte_level(metadata: Metadata, vocabulary: Vocabulary) -> Document:
     chosen = PRE_TOKENIZERS[pre]
     key = "tokenizer.ggml.merges"  # a vocabulary of bytes alone has none
     listed = metadata.texts(key) if metadata.has(key) else []
-    merges = [_pair(metadata, merge) for merge in listed]
-    model = _bpe(_model_vocabulary(vocabulary), merges) | {"ignore_merges": chosen.ignore_merges}
+    words = _merged_vocabulary(vocabulary)
+    merges = [_pair(metadata, merge, words) for merge in listed]
+    model = _bpe(words, merges) | {"ignore_merges": chosen.ignore_merges}
     return {
         "version": "1.0",
         "normalizer": {"type": "NFC"} if chosen.composes else None,
@@ -121,10 +134,12 @@ def _byte_level(metadata: Metadata, vocabulary: Vocabulary) -> Document:
     }
 
 
-def _pair(metadata: Metadata, merge: str) -> tuple[str, str]:
-    left, space, right = merge.partition(" ")
-    if not (left and space and right) or " " in right:
-        raise ImportFailedError(f"{metadata.file}: merge {merge!r} is not a pair of tokens")
+def _pair(metadata: Metadata, merge: str, words: Document) -> tuple[str, str]:
+    left, _, right = merge.partition(" ")
+    if not (left in words and right in words and left + right in words):
+        raise ImportFailedError(
+            f"{metadata.file}: merge {merge!r} is not a pair of tokens that make a token"
+        )
     return left, right
 
 
@@ -137,7 +152,7 @@ def _sentencepiece(metadata: Metadata, vocabulary: Vocabulary) -> Document:
         )
     prefix = metadata.flag_or("tokenizer.ggml.add_space_prefix", True)
     unknown = vocabulary.of_type(TokenType.UNKNOWN)
-    words = _model_vocabulary(vocabulary)
+    words: Document = {vocabulary.tokens[i]: i for i in vocabulary.used}
     model = _bpe(words, merges_by_score(vocabulary, scores)) | {
         "unk_token": vocabulary.tokens[unknown[0]] if unknown else None,
         "fuse_unk": True,
@@ -193,13 +208,13 @@ def _with_written_spaces(vocabulary: Vocabulary) -> Vocabulary:
     return Vocabulary(tokens, vocabulary.types)
 
 
-def _model_vocabulary(vocabulary: Vocabulary) -> Document:
+def _merged_vocabulary(vocabulary: Vocabulary) -> Document:
     """Ids by token. Added tokens at the very end are left to `added_tokens`.
 
     Those then follow the model's own without a gap, and a token that no text may spell stays out
     of reach of the merges.
     """
-    used = [i for i, kind in enumerate(vocabulary.types) if kind != TokenType.UNUSED]
+    used = vocabulary.used
     added = set(vocabulary.added)
     while used and used[-1] in added and used[-1] == used[0] + len(used) - 1:
         used.pop()
@@ -265,16 +280,10 @@ def _ends(metadata: Metadata, vocabulary: Vocabulary) -> Json:
 
 
 def _check_ids(metadata: Metadata, vocabulary: Vocabulary, data: bytes) -> None:
-    try:
-        tokenizer = Tokenizer.from_str(data.decode())
-    except ValueError as reason:
-        raise ImportFailedError(
-            f"{metadata.file}: its tokenizer cannot be rebuilt: {reason}"
-        ) from None
-    for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
-        found = tokenizer.token_to_id(token)
-        if kind != TokenType.UNUSED and found != index:
+    tokenizer = Tokenizer.from_str(data.decode())
+    for index in vocabulary.used:
+        found = tokenizer.token_to_id(vocabulary.tokens[index])
+        if found != index:
             raise ImportFailedError(
-                f"{metadata.file}: token {index} {token!r} would get id {found}; the vocabulary "
-                f"names it twice or has a gap"
+                f"{metadata.file}: token {index} {vocabulary.tokens[index]!r} would get id {found}"
             )

@@ -1,9 +1,11 @@
 """Which of a model's chat templates a request is rendered with (spec 06 TMP-5)."""
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from forerun.base.errors import RequestError, UnsupportedError
+from forerun.base.errors import LoadError, RequestError, UnsupportedError
 from forerun.chat.plain import JsonValue
 from forerun.chat.template import Template
 
@@ -13,18 +15,34 @@ _GO = re.compile(
     r"|(?:range|block|define|template)\s+[.$\"])"
 )
 
+TOKENIZER_CONFIG = "tokenizer_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
 DEFAULT = "default"
 TOOL_USE = "tool_use"
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateSources:
-    """The places a template can come from, in the order they are asked."""
+    """The places a template can come from, in the order they are asked; blank ones have none."""
 
     modelfile: str | None = None  # TEMPLATE
     file: str | None = None  # chat_template.jinja
     config: JsonValue = None  # tokenizer_config's chat_template: one, or several by name
     gguf: str | None = None  # tokenizer.chat_template
+
+
+def read_sources(
+    files: Mapping[str, bytes], *, modelfile: str | None = None, gguf: str | None = None
+) -> TemplateSources:
+    """The sources among a model's files, by their published names. Raises LoadError."""
+    config, template = files.get(TOKENIZER_CONFIG), files.get(TEMPLATE_FILE)
+    try:
+        parsed = json.loads(config) if config is not None else {}
+        text = None if template is None else template.decode()
+    except ValueError as error:
+        raise LoadError(f"{TOKENIZER_CONFIG} or {TEMPLATE_FILE} is unreadable: {error}") from error
+    named = parsed.get("chat_template") if isinstance(parsed, dict) else None
+    return TemplateSources(modelfile, text, named, gguf)
 
 
 class ChatTemplates:
@@ -59,10 +77,10 @@ class ChatTemplates:
 
 def choose_source(sources: TemplateSources, *, tools_given: bool) -> str | None:
     """The text of the first template there is; None if there is none."""
-    if sources.modelfile is not None:
+    if sources.modelfile and sources.modelfile.strip():
         refuse_go_template(sources.modelfile)
         return sources.modelfile
-    if sources.file is not None:
+    if sources.file and sources.file.strip():
         return sources.file
     named = _named(sources.config)
     wanted = (TOOL_USE, DEFAULT) if tools_given else (DEFAULT,)

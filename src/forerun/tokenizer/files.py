@@ -31,8 +31,13 @@ class AddedToken:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """The files of one model, parsed; one that is absent is an empty object."""
+    """The files of one model, parsed; one that is absent is an empty object.
 
+    `definition` is what the library is to read: tokenizer.json with the added tokens that only
+    tokenizer_config knows.
+    """
+
+    definition: bytes
     tokenizer: JsonObject
     tokenizer_config: JsonObject
     special_tokens_map: JsonObject
@@ -44,11 +49,14 @@ def read_files(files: Mapping[str, bytes]) -> TokenizerFiles:
     """Parse the files by their published names. Raises LoadError naming the file."""
     if TOKENIZER not in files:
         raise LoadError(f"the model has no {TOKENIZER}; import it from a source that ships one")
+    stored = _read(files, TOKENIZER)
+    config = _read(files, TOKENIZER_CONFIG)
+    tokenizer = _complete(stored, decoder_entries(config))
+    unchanged = tokenizer == stored
     return TokenizerFiles(
-        tokenizer=_with_config_tokens(
-            _read(files, TOKENIZER), decoder_entries(_read(files, TOKENIZER_CONFIG))
-        ),
-        tokenizer_config=_read(files, TOKENIZER_CONFIG),
+        definition=files[TOKENIZER] if unchanged else json.dumps(tokenizer).encode(),
+        tokenizer=tokenizer,
+        tokenizer_config=config,
         special_tokens_map=_read(files, SPECIAL_TOKENS_MAP),
         generation_config=_read(files, GENERATION_CONFIG),
         config=_read(files, CONFIG),
@@ -101,7 +109,7 @@ def _added_token(entry: JsonValue) -> AddedToken:
     raise LoadError(f"{TOKENIZER}: added token {entry!r} lacks an id or content")
 
 
-def _with_config_tokens(tokenizer: JsonObject, entries: list[JsonObject]) -> JsonObject:
+def _complete(tokenizer: JsonObject, entries: list[JsonObject]) -> JsonObject:
     """tokenizer.json with the added tokens that only tokenizer_config knows.
 
     Truncation and padding are dropped: a published file may carry a trainer's settings.

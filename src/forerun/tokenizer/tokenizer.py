@@ -1,6 +1,5 @@
 """The tokenizer of one model: what the text plane knows of its vocabulary."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer as Library
@@ -145,7 +144,7 @@ class TokenStream:
 
 def _load_library(files: TokenizerFiles) -> Library:
     try:
-        return Library.from_str(json.dumps(files.tokenizer))
+        return Library.from_buffer(files.definition)
     except Exception as error:  # the library raises nothing narrower
         raise LoadError(f"{TOKENIZER} cannot be read: {error}; import the model again") from error
 

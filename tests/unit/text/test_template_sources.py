@@ -1,9 +1,17 @@
 """Which template a request gets (spec 06 TMP-5)."""
 
+import json
+
 import pytest
 
 from forerun.base.errors import LoadError, RequestError, UnsupportedError
-from forerun.chat.sources import ChatTemplates, TemplateSources, choose_source, refuse_go_template
+from forerun.chat.sources import (
+    ChatTemplates,
+    TemplateSources,
+    choose_source,
+    read_sources,
+    refuse_go_template,
+)
 
 NAMED = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
 
@@ -19,13 +27,34 @@ NAMED = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": 
         (TemplateSources(None, None, NAMED[1:], "G"), "G", "T"),
         (TemplateSources(None, None, None, "G"), "G", "G"),
         (TemplateSources(None, None, [1, {"name": "default"}], None), None, None),
-        (TemplateSources("", "F"), "", ""),
+        (TemplateSources(" ", "\n", "C"), "C", "C"),
     ],
 )
 def test_the_first_source_is_taken(sources, plain, with_tools):
     """TMP-5."""
     assert choose_source(sources, tools_given=False) == plain
     assert choose_source(sources, tools_given=True) == with_tools
+
+
+def test_sources_are_found_among_a_models_files():
+    """TMP-5."""
+    config = json.dumps({"chat_template": NAMED}).encode()
+    files = {"chat_template.jinja": "é".encode(), "tokenizer_config.json": config}
+    assert read_sources(files, modelfile="M", gguf="G") == TemplateSources("M", "é", NAMED, "G")
+    assert read_sources({}) == TemplateSources()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer_config.json", b"{"),
+        ("tokenizer_config.json", b"\xff"),
+        ("chat_template.jinja", b"\xff"),
+    ],
+)
+def test_unreadable_sources_are_named(name, content):
+    with pytest.raises(LoadError, match=name):
+        read_sources({name: content})
 
 
 def test_a_request_with_tools_gets_the_template_for_tools():

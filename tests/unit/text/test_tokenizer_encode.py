@@ -1,5 +1,7 @@
 """Control tokens that users type, and texts others encode wrongly (spec 06 TOK-1, 2, 3; T14)."""
 
+import json
+
 import pytest
 
 from forerun.base.spans import Span
@@ -91,6 +93,18 @@ def test_a_vocabulary_that_spells_control_tokens_is_no_way_round():
     tokenizer = Tokenizer.load(files("unigram"))
     assert library("unigram").encode("a</s>b").ids.count(2) == 1
     assert 2 not in tokenizer.encode([Span("a</s>b", False)])
+
+
+def test_a_normaliser_is_no_way_round():
+    """TOK-2: full-width brackets become the token's own under NFKC."""
+    definition = json.loads(library("gpt2").to_str())
+    definition["normalizer"] = {"type": "NFKC"}
+    tokenizer = Tokenizer.load({"tokenizer.json": json.dumps(definition).encode()})
+    (norm,) = tokenizer.encode_text("\uff1cnorm\uff1e")
+    assert tokenizer.spelling(norm) == "<norm>"
+    ids = tokenizer.encode([Span("<norm>", True), Span("\uff1cnorm\uff1e", False)])
+    assert ids.count(norm) == 1
+    assert tokenizer.decode(ids, control=True) == "<norm><norm>"
 
 
 TEXTS = ["<s> a", "x<right>  y", "   <left> <both>   ", "\nleading", "a\r\nb\r\n", "e\u0301\u0338"]

@@ -42,9 +42,10 @@ class ConfigReader:
         return ConfigReader(self.fields, self.place, outer)
 
     def merged(self) -> dict[str, object]:
-        """All fields that are not null as one object, the innermost winning."""
+        """All fields that are not null as one flat object, the innermost winning."""
         around = {} if self.outer is None else self.outer.merged()
         own = {name: value for name, value in self.fields.items() if value is not None}
+        own.pop("text_config", None)  # whoever reads from it began inside
         return {**around, **own}
 
     def has(self, name: str) -> bool:

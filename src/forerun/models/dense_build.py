@@ -63,13 +63,13 @@ def read_shape(config: ConfigReader) -> DenseShape:
     )
 
 
-def whole_head_rope(config: ConfigReader, head_dim: int, kind: str | None = None) -> RopeParameters:
+def whole_head_rope(config: ConfigReader, head_dim: int) -> RopeParameters:
     """Rotary parameters of a family that turns all dimensions of a head (LLA-1).
 
     transformers ignores `partial_rotary_factor` in these families, and fails where the rope kind
     is not the default.
     """
-    parameters = from_config(config.merged(), head_dim, kind)
+    parameters = from_config(config.merged(), head_dim)
     if parameters.dim == head_dim:
         return parameters
     if parameters.kind != "default":

@@ -131,10 +131,18 @@ def layer_kinds(config: ConfigReader, layers: int) -> tuple[str, ...]:
 
 def ropes(config: ConfigReader, head_dim: int) -> tuple[RopeParameters, RopeParameters]:
     """Of full and of sliding layers; older configs scale only the former (GM3-6)."""
+    fields = config.merged()
     local: dict[str, object] = {"rope_theta": config.number("rope_local_base_freq", LOCAL_THETA)}
-    if config.has("rope_parameters"):
-        local["rope_parameters"] = config.merged()["rope_parameters"]
+    nested = config.section("rope_parameters")
+    if nested is not None:
+        if not set(nested.fields) <= {FULL, SLIDING}:
+            raise LoadError(
+                f"config.json sets rope_parameters to {dict(nested.fields)!r}; it must hold "
+                f"{FULL} and {SLIDING}"
+            )
+        fields["rope_parameters"] = nested.fields.get(FULL)
+        local["rope_parameters"] = nested.fields.get(SLIDING)
     return (
-        whole_head_rope(config, head_dim, FULL),
-        whole_head_rope(ConfigReader(local), head_dim, SLIDING),
+        whole_head_rope(ConfigReader(fields), head_dim),
+        whole_head_rope(ConfigReader(local), head_dim),
     )

@@ -148,6 +148,13 @@ GEMMA_PLACES: list[Mapping[str, object]] = [
         "rope_theta": 3.0,
         "rope_local_base_freq": 4.0,
     },
+    {  # one kind stated inside, the other in the older place
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": THETA},
+            "sliding_attention": None,
+        },
+        "rope_local_base_freq": 90.0,
+    },
     {  # older: sliding layers are never scaled
         "rope_parameters": ...,
         "rope_theta": THETA,
@@ -176,6 +183,14 @@ def test_gemma_bases_have_defaults(tmp_path: Path) -> None:
     folder = long_folder(tmp_path, "gemma3")
     edit_config(folder, rope_parameters=...)
     assert relative_error(logits(loaded(folder), LONG)[-10:], wanted) <= TOLERANCE
+
+
+def test_gemma_parameters_must_say_for_which_kind(tmp_path: Path) -> None:
+    """CON-14: transformers would pass over a base that stands there without a kind."""
+    folder = tiny_folder(tmp_path, "gemma3")
+    edit_config(folder, rope_parameters={"rope_type": "default", "rope_theta": 5.0})
+    with pytest.raises(LoadError, match="must hold full_attention and sliding_attention"):
+        loaded(folder)
 
 
 def test_unknown_kinds_are_refused(tmp_path: Path) -> None:

@@ -50,14 +50,14 @@ def test_null_is_absent() -> None:
     assert config.optional_number("x") is None
     config.refuse("x")
     assert config.integer("y") == 4  # as some writers spell whole numbers
-    assert config.merged() == {"text_config": {"x": None}, "y": 4.0}
+    assert config.merged() == {"y": 4.0}
 
 
 def test_the_inner_object_wins_and_the_outer_one_answers_for_it() -> None:
     config = ConfigReader({"a": 1, "b": 2, "text_config": {"a": 3}})
     text = config.text().with_defaults({"b": 8, "c": 9})
     assert [text.integer(name) for name in "abc"] == [3, 2, 9]
-    assert text.merged() == {"text_config": {"a": 3}, "a": 3, "b": 2, "c": 9}
+    assert text.merged() == {"a": 3, "b": 2, "c": 9}
 
 
 Change = tuple[Family, str, object, str]

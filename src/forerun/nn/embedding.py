@@ -10,7 +10,7 @@ from forerun.quant.packed import Weight
 
 
 class Embedding:
-    """Rows of a table."""
+    """Rows of a table. A quantised one stays as stored: only the rows asked for are dequantised."""
 
     def __init__(
         self,
@@ -19,28 +19,32 @@ class Embedding:
         dtype: torch.dtype | None = None,
         kernels: KernelChoice | None = None,
     ) -> None:
-        self._weight = weight
-        self._dtype = weight.dtype if isinstance(weight, Tensor) else dtype
-        assert self._dtype is not None
-        self._kernels = kernels
+        """
+        dtype    of the vectors; needed for a quantised table, a dense one has its own
+        kernels  which fast paths may serve the tied head; None allows all
+        """
+        given = weight.dtype if isinstance(weight, Tensor) else dtype
+        assert given is not None, "a quantised table does not say what its vectors are"
+        self._weight, self._dtype, self._kernels = weight, given, kernels
         self.rows, self.width = weight.shape
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """[...] int64 ids to [..., width] vectors."""
+        """[...] int64 ids to [..., width] vectors, global scale included."""
         if isinstance(self._weight, Tensor):
             return functional.embedding(ids, self._weight)
-        assert self._dtype is not None
         rows = self._weight.rows(ids.flatten()).dequantise(self._dtype)
         return rows.view(*ids.shape, self.width)
 
     def as_linear(self) -> Linear:
-        """The tied output head: the same table as a linear [..., width] to [..., rows]."""
-        return Linear(self._weight, dtype=self._dtype, kernels=self._kernels)
+        """The tied output head: the same table as a linear, [..., width] to [..., rows].
+
+        A fast path holds its own copy of a quantised table in another layout. The table as stored
+        is then read by the embedding alone, so that of a mapped file only the rows of tokens in
+        use are resident.
+        """
+        return Linear(self._weight, dtype=self._dtype, kernels=self._kernels, shared=True)
 
     @property
     def nbytes(self) -> int:
         """Bytes of parameters held."""
-        if isinstance(self._weight, Tensor):
-            return self._weight.nbytes
-        data = self._weight.data
-        return sum(t.nbytes for t in (data.words, data.scale, data.bias) if t is not None)
+        return self._weight.nbytes

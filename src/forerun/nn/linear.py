@@ -1,11 +1,13 @@
 """A linear layer over a dense or a quantised weight (LIN-1, LIN-4)."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.kernels.select import KernelChoice, affine_linear
-from forerun.quant.packed import PackedWeight, Weight
+from forerun.kernels.select import KernelChoice, LinearKernel, affine_linear
+from forerun.quant.packed import Weight
 
 
 class Linear:
@@ -18,33 +20,51 @@ class Linear:
         *,
         dtype: torch.dtype | None = None,
         kernels: KernelChoice | None = None,
+        shared: bool = False,
     ) -> None:
         """Take the weight over; a quantised one may be repacked, and is then not kept.
 
+        bias     [out] in the dtype of the activations
         dtype    of the activations; needed for a quantised weight, a dense one has its own
         kernels  which fast paths may serve; None allows all
+        shared   the weight is another layer's, which counts its bytes
         """
         self.out_features, self.in_features = weight.shape
-        self._bias = bias
-        self._dense: Tensor | None = None
-        if isinstance(weight, PackedWeight):
-            assert dtype is not None
-            self._kernel = affine_linear(weight.data, dtype, kernels or KernelChoice())
-            self._global_scale = weight.global_scale
+        self._bias, self._global_scale = bias, None
+        if isinstance(weight, Tensor):
+            self._product: LinearKernel = _DenseProduct(weight, bias)
+            self._bias = None
         else:
-            self._dense = weight
+            assert dtype is not None, "a quantised weight does not say what its activations are"
+            self._product = affine_linear(weight.data, dtype, kernels or KernelChoice())
+            self._global_scale = weight.global_scale
+        repacked = self._product.nbytes
+        self._weight_bytes = repacked if repacked or shared else weight.nbytes
+        self._bias_bytes = 0 if bias is None else bias.nbytes
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[..., in] to [..., out], both of the layer's dtype."""
-        if self._dense is not None:
-            return functional.linear(x, self._dense, self._bias)
-        out = self._kernel(x)
+        """[..., in] to [..., out], both of the layer's dtype. The result is the caller's own."""
+        out = self._product(x)
         if self._global_scale is not None:
-            out = torch.mul(out, self._global_scale, out=out)
-        return out if self._bias is None else out + self._bias
+            out = torch.mul(out, self._global_scale, out=out)  # rounds once, whatever the dtypes
+        return out if self._bias is None else out.add_(self._bias)
 
     @property
     def nbytes(self) -> int:
         """Bytes of parameters held."""
-        held = self._kernel.nbytes if self._dense is None else self._dense.nbytes
-        return held + (0 if self._bias is None else self._bias.nbytes)
+        return self._weight_bytes + self._bias_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _DenseProduct:
+    """The product with a weight in the dtype of the activations, bias included."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+    @property
+    def nbytes(self) -> int:
+        return 0

@@ -3,23 +3,35 @@
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.kernels.rms_norm.reference import rms_norm
+from forerun.kernels.select import KernelChoice, rms_norm
 
 
 class RMSNorm:
     """Root-mean-square norm times `weight`, or times `1 + weight` (`shift`), or bare."""
 
-    def __init__(self, weight: Tensor | None, eps: float, *, shift: bool = False) -> None:
-        """weight [dim]; None: pure normalisation. shift: the table is stored minus one."""
-        self._weight = weight if weight is None or not shift else 1 + weight.float()
-        self._eps = eps
+    def __init__(
+        self,
+        weight: Tensor | None,
+        eps: float,
+        *,
+        shift: bool = False,
+        kernels: KernelChoice | None = None,
+    ) -> None:
+        """
+        weight   [dim], or [heads, dim] for a norm of its own a head; None: pure normalisation
+        shift    the weight is stored minus one, which is added in float32
+        kernels  which fast paths may serve; None allows all
+        """
+        self._weight = 1 + weight.float() if shift and weight is not None else weight
+        self._norm = rms_norm(self._weight, eps, kernels or KernelChoice())
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., dim] to the same shape and dtype."""
-        return rms_norm(x, self._weight, self._eps)
+        return self._norm(x)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of parameters held."""
         return 0 if self._weight is None else self._weight.nbytes
 
 

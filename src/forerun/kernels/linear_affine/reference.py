@@ -21,5 +21,4 @@ class ReferenceLinear:
 
     @property
     def nbytes(self) -> int:
-        parts = (self.weight.words, self.weight.scale, self.weight.bias)
-        return sum(part.nbytes for part in parts if part is not None)
+        return 0

@@ -57,7 +57,8 @@ class DeviceThread:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
-        self._thread.join()
+        if threading.current_thread() is not self._thread:  # a finalizer may run anywhere
+            self._thread.join()
 
     def _main(self) -> None:
         import torch

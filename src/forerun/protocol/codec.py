@@ -28,6 +28,16 @@ def decode(data: bytes | str, kind: type[T]) -> T:
     return message
 
 
+def build(value: object, kind: type[T]) -> T:
+    """A message of type `kind` out of plain dictionaries and lists. Raises as `decode` does."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"malformed message: {error}") from None
+    except RecursionError:
+        raise RequestError("malformed message: nested too deeply") from None
+
+
 def decode_event(data: bytes | str) -> Event:
     """One line of a runner's answer."""
     event: Event = _decode(data, Event)

@@ -48,6 +48,8 @@ class Chunk(Struct, tag="chunk"):
 
 
 class Done(Struct, tag="done"):
+    """The end of a complete answer, and what it took."""
+
     reason: str  # stop, length or load
     figures: Figures
 

@@ -61,7 +61,8 @@ def _listening(path: Path) -> socket.socket:
 
 
 def _end_with_parent(path: Path) -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):  # not `sys.stdin`: its lock would outlive us
+        pass
     path.unlink(missing_ok=True)
     if not any(path.parent.iterdir()):
         path.parent.rmdir()  # made for this socket by a parent that can no longer do it
@@ -83,4 +84,6 @@ def _serve(listener: socket.socket, asked: argparse.Namespace, settings: Setting
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # the device thread may be inside a forward that nobody waits for

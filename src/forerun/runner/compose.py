@@ -61,15 +61,12 @@ def choose_device(wanted: str | None) -> torch.device:
     """The device asked for, else a CUDA device, else the CPU (08 RUN-12)."""
     if wanted is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(wanted)
-    there = {
-        "cpu": True,
-        "cuda": torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count(),
-        "mps": torch.backends.mps.is_available(),
-    }
-    if not there.get(device.type, False):
-        raise LoadError(f"device {wanted} is not available here; use cpu")
-    return device
+    devices = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    devices += ["cuda"] if torch.cuda.is_available() else []
+    devices += ["mps"] if torch.backends.mps.is_available() else []
+    if wanted not in devices:
+        raise LoadError(f"device {wanted!r} is not here; there is {', '.join(devices)}")
+    return torch.device(wanted)
 
 
 def choose_context(request: LoadRequest, stored: StoredModel, model: TargetModel) -> int:

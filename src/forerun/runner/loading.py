@@ -45,6 +45,16 @@ def load(
     return service
 
 
+def load_here(request: LoadRequest) -> "Service":
+    """A service with a device thread of its own, in the caller's process. Raises as `load` does."""
+    thread = DeviceThread(threads=request.threads)
+    try:
+        return load(request, thread)
+    except BaseException:
+        thread.close()
+        raise
+
+
 def _load_engine(stored: StoredModel, request: LoadRequest, progress: Progress) -> "LoadedModel":
     from forerun.runner.compose import load_engine
 

@@ -129,7 +129,7 @@ def test_a_mistake_is_refused_by_name(text, request_fields, says):
 def test_media_are_refused_by_kind(text, kind):
     """PRP-3."""
     message = Message(role="user", content=[ContentPart(type=kind)])
-    with pytest.raises(RequestError, match="does not support (image|audio) input"):
+    with pytest.raises(RequestError, match=r"does not support (image|audio) input"):
         ask(text, messages=[message])
 
 

@@ -1,0 +1,273 @@
+"""The Python API: a model in the caller's own process, by the engine that runners use (LIB).
+
+Importing this does not import torch; `load` does.
+"""
+
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from forerun.base.errors import ForerunError, RequestError, error_for
+from forerun.base.options import OPTIONS, check_option
+from forerun.base.units import format_bytes
+from forerun.protocol.codec import build
+from forerun.protocol.events import Chunk, Done, Failed, Progress
+from forerun.protocol.imports import ImportStatus, PullRequest
+from forerun.protocol.requests import CompletionRequest, EmbedRequest
+from forerun.scheduler.importing import run_import
+from forerun.settings import Settings
+from forerun.store.names import ModelName
+from forerun.store.store import Store
+
+if TYPE_CHECKING:
+    from forerun.runner.service import Service
+    from forerun.runner.stream import EventStream
+
+__all__ = ["Answer", "Chunk", "Done", "Model", "ModelInfo", "load"]
+
+DRAFTS = ("auto", "off")
+
+
+def load(
+    name: str, *, draft: str = "auto", num_ctx: int | None = None, device: str | None = None
+) -> "Model":
+    """Load a model of the store, or pull it first, showing progress on standard error.
+
+    draft    "auto" uses the drafters that the model has, "off" decodes plainly
+    num_ctx  tokens of context, prompt and answer together; None: the model's parameter, else
+             FORERUN_CONTEXT_LENGTH, else 8192 on a CPU; never above the model's own maximum
+    device   "cpu", "cuda", "cuda:1", "mps"; None: FORERUN_DEVICE, else CUDA if there is any
+
+    Raises NotFoundError for a name that is nowhere, LoadError for a model that does not load here,
+    RequestError for an argument out of range. Two loads of one name are two models.
+
+    >>> with forerun.load("tiny") as model:
+    ...     model.info.context_length
+    512
+    """
+    if draft not in DRAFTS:
+        raise RequestError(f"draft is {draft!r}; it must be one of {', '.join(DRAFTS)}")
+    check_option("num_ctx", num_ctx)
+    settings = Settings.from_environment()
+    model = ModelName.parse(name)
+    if not Store(settings.models).exists(model):
+        _pull(model, settings)
+    from forerun.runner.loading import load_here
+    from forerun.runner.request import LoadRequest
+
+    request = LoadRequest.under(settings, str(model), num_ctx=num_ctx, device=device)
+    return Model(str(model), load_here(request), draft)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a loaded model is."""
+
+    name: str
+    context_length: int  # tokens that prompt and answer may have together
+    vocab_size: int
+    embedding_length: int  # dimensions of `embed`
+    weight_bytes: int
+    device: str
+    load_seconds: float
+
+
+class Model:
+    """A loaded model. Calls from several threads queue for the one thread that runs the device.
+
+    A context manager; `close` frees the memory. A model used afterwards raises ForerunError.
+    """
+
+    def __init__(self, name: str, service: "Service", draft: str) -> None:
+        self._service: Service | None = service
+        self._draft = draft
+        facts = service.served.engine.model.facts
+        self.info = ModelInfo(
+            name=name,
+            context_length=service.served.engine.context,
+            vocab_size=facts.vocab_size,
+            embedding_length=facts.hidden_size,
+            weight_bytes=facts.weight_bytes,
+            device=str(facts.device),
+            load_seconds=service.served.load_seconds,
+        )
+        self._closing = weakref.finalize(self, service.close)
+
+    def generate(
+        self, prompt: str, *, logprobs: bool = False, top_logprobs: int = 0, **options: object
+    ) -> "Answer":
+        """Continue `prompt`, which is trusted: control tokens in it count as such.
+
+        logprobs      a `LogprobEntry` for each token, in the chunk of its text
+        top_logprobs  0 to 20 rivals in each entry
+        options       temperature, top_k, top_p, min_p, seed, num_predict, stop, logit_bias,
+                      repeat_penalty, repeat_last_n, presence_penalty, frequency_penalty, draft
+
+        Raises TypeError for an unknown option and RequestError for a value out of range or a
+        prompt that does not fit, at once; what goes wrong later is raised by the answer.
+
+        >>> model.generate("Once", num_predict=0).text()
+        ''
+        """
+        request = CompletionRequest(
+            prompt=prompt,
+            options=self._options(options),
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
+        )
+        return self._complete(request)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        tools: Sequence[Mapping[str, object]] | None = None,
+        think: bool | str | None = None,
+        format: object = None,
+        *,
+        logprobs: bool = False,
+        top_logprobs: int = 0,
+        **options: object,
+    ) -> "Answer":
+        """Answer a chat, through the model's template.
+
+        messages  `{"role": "user", "content": "..."}` and so on. What they say is text, whatever
+                  it looks like. A last message of the assistant's is continued.
+        tools     function tools with JSON schemas, if the template knows tools
+        think     whether, or how hard, a reasoning model thinks before it answers
+        format    UnsupportedError until grammars come
+
+        The rest is as in `generate`.
+
+        >>> answer = model.chat([{"role": "user", "content": "Hi"}], num_predict=4, seed=1)
+        >>> events = list(answer)
+        >>> events[-1].reason, events[-1].figures.generated_tokens
+        ('length', 4)
+        """
+        body = {
+            "messages": [dict(message) for message in messages],
+            "tools": None if tools is None else [dict(tool) for tool in tools],
+            "think": think,
+            "format": format,
+            "options": self._options(options),
+            "logprobs": logprobs,
+            "top_logprobs": top_logprobs,
+        }
+        return self._complete(build(body, CompletionRequest))
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of `text`, no BOS added. `special` False: control tokens in it are text.
+
+        >>> model.tokenize("hi")
+        [104, 105]
+        """
+        return self._open().tokenize(text, special=special)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of `tokens`, control tokens included. RequestError for an id that is none.
+
+        >>> model.detokenize([104, 105])
+        'hi'
+        """
+        return self._open().detokenize(tokens)
+
+    def embed(self, texts: Sequence[str], *, dimensions: int | None = None) -> list[list[float]]:
+        """A vector of length 1 for each text: the mean of the model's final hidden states.
+
+        dimensions  keep so many of `info.embedding_length`, and scale to length 1 again
+
+        Raises RequestError for an empty text or one longer than the context.
+
+        >>> [len(vector) for vector in model.embed(["one", "two"], dimensions=8)]
+        [8, 8]
+        """
+        request = EmbedRequest(texts=list(texts), dimensions=dimensions, truncate=False)
+        return self._open().embed(request).vectors
+
+    def close(self) -> None:
+        """Cancel what is under way and free the model. Idempotent."""
+        self._closing()
+        self._service = None
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _complete(self, request: CompletionRequest) -> "Answer":
+        return Answer(self, self._open().complete(request))
+
+    def _options(self, options: Mapping[str, object]) -> dict[str, object]:
+        for name in options:
+            if name not in OPTIONS:
+                raise TypeError(f"unknown option {name!r}; the options are {', '.join(OPTIONS)}")
+        return {"draft": self._draft, **options}
+
+    def _open(self) -> "Service":
+        service = self._service
+        if service is None:
+            raise ForerunError("the model is closed; load it again")
+        return service
+
+
+class Answer(Iterator[Chunk | Done]):
+    """The events of one answer: any number of Chunks, then exactly one Done.
+
+    A failure is raised instead of the Done. Closing or dropping the answer cancels it.
+
+    >>> with model.generate("Once upon", seed=1) as answer:
+    ...     first = next(answer)
+    >>> type(first).__name__
+    'Chunk'
+    """
+
+    def __init__(self, model: Model, stream: "EventStream") -> None:
+        self._model = model  # which must live as long as its answers
+        self._events = iter(stream)
+        self._ended = False
+        self._cancel = weakref.finalize(self, stream.cancel)
+
+    def __next__(self) -> Chunk | Done:
+        while not self._ended:
+            event = next(self._events)
+            if isinstance(event, Progress):
+                continue
+            self._ended = isinstance(event, Done | Failed)
+            if isinstance(event, Failed):
+                raise error_for(event.status, event.message)
+            return event
+        raise StopIteration
+
+    def text(self) -> str:
+        """The rest of the answer's text, once it is complete."""
+        return "".join(event.text for event in self if isinstance(event, Chunk))
+
+    def close(self) -> None:
+        """Cancel the answer if it is not complete. Idempotent."""
+        self._ended = True
+        self._cancel()
+
+    def __enter__(self) -> "Answer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _pull(name: ModelName, settings: Settings) -> None:
+    """Fetch a model, with its progress on standard error."""
+    shown = ""
+    for event in run_import(PullRequest(name=str(name)), settings):
+        if isinstance(event, ImportStatus) and (line := _progress_line(event)) != shown:
+            shown = line
+            sys.stderr.write(f"{line}\n")
+
+
+def _progress_line(status: ImportStatus) -> str:
+    """What is going on, in tenths of the whole, so that a log is not flooded."""
+    if not status.total or status.completed is None:
+        return status.status
+    tenths = 10 * status.completed // status.total
+    return f"{status.status} of {format_bytes(status.total)}: {10 * tenths} %"

@@ -1,0 +1,266 @@
+"""The Python API over a tiny real model: 08 LIB; case G07."""
+
+import doctest
+import gc
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import forerun
+from fixtures.stored import tiny_store
+from forerun import library
+from forerun.base.errors import (
+    CancelledError,
+    ForerunError,
+    RequestError,
+    UnsupportedError,
+)
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    return tiny_store(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(autouse=True)
+def environment(settings, monkeypatch):
+    monkeypatch.setenv("FORERUN_MODELS", str(settings.models))
+    monkeypatch.setenv("FORERUN_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def model(settings):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORERUN_MODELS", str(settings.models))
+        patch.setenv("FORERUN_THREADS", "1")
+        with forerun.load("tiny") as loaded:
+            yield loaded
+
+
+def test_importing_forerun_does_not_import_torch():
+    """LIB-1."""
+    code = "import sys, forerun; forerun.load; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+
+
+def test_every_example_in_the_docstrings_runs(model):
+    """LIB-5."""
+    found = doctest.DocTestFinder().find(library, globs={"forerun": forerun, "model": model})
+    runner = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST)
+    for example in found:
+        runner.run(example)
+    assert (runner.failures, runner.tries) == (0, runner.tries)
+    assert runner.tries >= 8
+    for name in library.__all__:
+        assert getattr(library, name).__doc__
+
+
+@pytest.mark.parametrize("budget", [0, 1, 5, 9])
+def test_an_answer_ends_with_exactly_one_done(model, budget):
+    """LIB-2; case A15."""
+    *chunks, done = model.generate("Once upon", num_predict=budget, temperature=0)
+    assert all(isinstance(chunk, forerun.Chunk) for chunk in chunks)
+    assert done.figures.generated_tokens <= budget
+    assert done.reason == ("length" if done.figures.generated_tokens == budget else "stop")
+    assert done.figures.prompt_tokens == 9
+
+
+def test_the_text_is_that_of_the_chunks(model):
+    events = list(model.chat(HELLO, num_predict=12, temperature=0))
+    text = "".join(event.text for event in events if isinstance(event, forerun.Chunk))
+    assert model.chat(HELLO, num_predict=12, temperature=0).text() == text
+
+
+def test_the_same_seed_gives_the_same_text_cold_and_warm(model):
+    """04 SED-2."""
+    texts = {model.chat(HELLO, num_predict=12, seed=7, temperature=1.0).text() for _ in range(3)}
+    assert len(texts) == 1
+    model.generate("something else", num_predict=3).text()
+    texts.add(model.chat(HELLO, num_predict=12, seed=7, temperature=1.0).text())
+    assert len(texts) == 1
+
+
+def test_a_second_turn_reuses_the_first(model):
+    first = model.chat(HELLO, num_predict=4, temperature=0)
+    first.text()
+    *_, done = model.chat(HELLO, num_predict=4, temperature=0)
+    assert done.figures.cached_tokens == done.figures.prompt_tokens - 1
+
+
+def test_log_probabilities(model):
+    """04 LGP-4."""
+    *chunks, done = model.generate("a", logprobs=True, top_logprobs=2, num_predict=6, temperature=0)
+    entries = [entry for chunk in chunks for entry in chunk.logprobs]
+    assert len(entries) == done.figures.generated_tokens
+    assert all(len(entry.top_logprobs) == 2 for entry in entries)
+    assert all(entry.logprob == entry.top_logprobs[0].logprob for entry in entries)  # greedy
+
+
+def test_mistakes_are_raised_by_the_call(model):
+    """LIB-3: an unknown option is a TypeError, a bad value a RequestError, before any event."""
+    with pytest.raises(TypeError, match="temperatur"):
+        model.generate("a", temperatur=1)
+    with pytest.raises(RequestError, match="top_p is 2"):
+        model.generate("a", top_p=2)
+    with pytest.raises(RequestError, match="messages is empty"):
+        model.chat([])
+    with pytest.raises(RequestError, match="malformed"):
+        model.chat([{"role": "user", "contents": "a"}])
+    with pytest.raises(UnsupportedError, match="format"):
+        model.chat(HELLO, format="json")
+    with pytest.raises(RequestError, match="600 tokens and the context is 512"):
+        model.generate("a" * 600)
+    with pytest.raises(RequestError, match="token 99999"):
+        model.detokenize([99999])
+    with pytest.raises(RequestError, match="dimensions"):
+        model.embed(["a"], dimensions=0)
+
+
+def test_a_load_that_cannot_be_is_refused_by_name():
+    with pytest.raises(RequestError, match="draft is 'fast'"):
+        forerun.load("tiny", draft="fast")
+    with pytest.raises(RequestError, match="num_ctx is 1"):
+        forerun.load("tiny", num_ctx=1)
+    with pytest.raises(forerun.errors.LoadError, match="cuda:7"):
+        forerun.load("tiny", device="cuda:7")
+
+
+def test_a_name_that_is_nowhere_is_an_error():
+    """A pull is tried first; it names what there is."""
+    with pytest.raises(ForerunError, match="nothing-like-it"):
+        forerun.load("nothing-like-it")
+
+
+def test_a_closed_answer_frees_the_thread_and_harms_nothing(model):
+    """05 DEC-10: closing cancels."""
+    expected = model.generate("abc", num_predict=8, temperature=0).text()
+    endless = model.generate("Once", num_predict=400, temperature=0)
+    next(endless)
+    endless.close()
+    assert list(endless) == []
+    assert model.generate("abc", num_predict=8, temperature=0).text() == expected
+
+
+def test_a_dropped_answer_is_cancelled(model):
+    """LIB-2."""
+    answer = model.generate("Once", num_predict=400, temperature=0)
+    next(answer)
+    stream = answer._cancel.peek()[1].__self__
+    del answer
+    gc.collect()
+    assert stream.cancelled.is_set()
+    model.generate("a", num_predict=1).text()
+
+
+@pytest.mark.parametrize("events", [0, 1, 2, 5, 20])
+def test_whenever_an_answer_is_cancelled_the_next_one_is_as_fresh(model, events):
+    prompt = "It was a dark and stormy night"
+    expected = model.generate(prompt, num_predict=10, temperature=0).text()
+    with model.generate(prompt + " and", num_predict=60, temperature=0) as answer:
+        for _ in range(events):
+            next(answer, None)
+    assert model.generate(prompt, num_predict=10, temperature=0).text() == expected
+
+
+def test_threads_queue_for_the_device(model):
+    """LIB-4."""
+    expected = {word: model.generate(word, num_predict=8, seed=1).text() for word in "abcd"}
+    found = {}
+
+    def ask(word):
+        found[word] = model.generate(word, num_predict=8, seed=1).text()
+
+    threads = [threading.Thread(target=ask, args=(word,)) for word in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+def test_a_text_without_end_stops_at_the_context():
+    """Case G07: num_predict -1 and a model that never ends."""
+    with forerun.load("tiny", num_ctx=40) as small:
+        assert small.info.context_length == 40
+        bias = {str(token): -100 for token in (256, 258)}
+        *_, done = small.generate("a" * 10, logit_bias=bias)
+        assert (done.reason, done.figures.generated_tokens) == ("length", 30)
+        *_, again = small.generate("b" * 10, logit_bias=bias)
+        assert again.reason == "length"
+
+
+def test_a_closed_model_is_an_error_and_ends_what_was_under_way():
+    """LIB-4."""
+    closing = forerun.load("tiny")
+    answer = closing.generate("Once", num_predict=400, logit_bias={"258": -100, "256": -100})
+    next(answer)
+    closing.close()
+    with pytest.raises(CancelledError):
+        list(answer)
+    for use in (
+        lambda: closing.generate("a"),
+        lambda: closing.tokenize("a"),
+        lambda: closing.detokenize([97]),
+        lambda: closing.embed(["a"]),
+    ):
+        with pytest.raises(ForerunError, match="closed"):
+            use()
+    closing.close()
+
+
+def test_two_loads_are_two_models(model):
+    """LIB-4."""
+    with forerun.load("tiny") as other:
+        expected = other.generate("abc", num_predict=6, temperature=0).text()
+        other.generate("xyz", num_predict=3).text()
+    assert model.generate("abc", num_predict=6, temperature=0).text() == expected
+
+
+def test_embeddings_have_length_one_and_can_be_cut(model):
+    """08 API-13."""
+    one, other = model.embed(["the cat", "a dog"])
+    assert len(one) == model.info.embedding_length
+    for vector in (one, other, *model.embed(["the cat"], dimensions=5)):
+        assert sum(value * value for value in vector) == pytest.approx(1, abs=1e-5)
+    cut = model.embed(["the cat"], dimensions=5)[0]
+    scale = sum(value * value for value in one[:5]) ** 0.5
+    assert cut == pytest.approx([value / scale for value in one[:5]], abs=1e-5)
+    assert one != pytest.approx(other, abs=1e-3)
+
+
+def test_embedding_leaves_a_conversation_warm(model):
+    model.generate("Once upon a time", num_predict=2, temperature=0).text()
+    model.embed(["something else"])
+    *_, done = model.generate("Once upon a time", num_predict=2, temperature=0)
+    assert done.figures.cached_tokens == done.figures.prompt_tokens - 1
+
+
+def test_a_model_that_is_dropped_is_closed():
+    dropped = forerun.load("tiny")
+    finished = dropped._closing
+    del dropped
+    gc.collect()
+    assert not finished.alive
+
+
+def test_an_interpreter_that_ends_with_an_open_model_ends(settings):
+    code = (
+        "import forerun\n"
+        "model = forerun.load('tiny')\n"
+        "answer = model.generate('a', num_predict=400)\n"
+        "next(answer)\n"
+    )
+    started = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env=settings.environment(),
+        check=True,
+        timeout=60,
+    )
+    assert time.monotonic() - started < 60

@@ -177,9 +177,12 @@ class KVCache:
         self._rows.part(start, target).copy_from(rows.part(0, target - start))
 
     def _grow(self, needed: int) -> None:
-        """A buffer of at least `needed` rows, holding the live ones."""
+        """A buffer of at least `needed` rows, holding the live ones.
+
+        What snapshots name is among them: the rows beyond, all in the way of the write that
+        needs more room than there was, have been copied out for it.
+        """
         grown = self._allocated(needed)
-        self._lazy.save_outside(0, self._offset)
         grown.part(0, self._offset).copy_from(self._rows.part(0, self._offset))
         self._replace(grown)
 

@@ -26,9 +26,10 @@ class RotatingCache:
     def __init__(self, shape: RowShape, window: int, slack: int = 256) -> None:
         """
         window  positions that a query sees, itself included
-        slack   tokens that a live rewind may drop once the window has wrapped
+        slack   tokens below the highest offset that a live rewind always reaches
         """
-        assert window > 0 < slack, (window, slack)
+        assert window > 0, window
+        assert slack > 0, slack
         self._shape, self._window = shape, window
         self._slack = slack
         self._held = window + slack  # rows kept whenever the buffer is tidied (ROT-1)

@@ -166,6 +166,13 @@ class CacheLaws(RuleBasedStateMachine):
         self.heard -= snapshot.size()
         self.open.remove(snapshot)
 
+    def closed(self, snapshot):
+        try:
+            snapshot.look()
+        except AssertionError:
+            return True
+        return False
+
     def hear(self, owned):
         self.heard += owned
 
@@ -199,6 +206,7 @@ class CacheLaws(RuleBasedStateMachine):
         at = len(held.tokens) - back
         parts = self.pair[which].cache.split(held.snapshot, at)
         expected = self.cut(held, at)
+        assert self.closed(held.snapshot) == (held.snapshot not in parts)
         assert [p is None for p in parts] == [e is None for e in expected]
         return multiple(
             *[
@@ -221,6 +229,7 @@ class CacheLaws(RuleBasedStateMachine):
                 self.attach(part)
                 self.detach(part)
             whole = cache.merge(*parts)
+            assert all(self.closed(part) for part in parts if part is not whole)
         return self.hold(whole, start, held.tokens)
 
     @rule(which=WHICH)

@@ -12,7 +12,8 @@ from forerun.cache.rows import RowShape
 from forerun.contract.batch import Batch
 from forerun.contract.history import History
 from forerun.contract.mask import CAUSAL, NONE, Mask, Rect, relax
-from forerun.nn.attention import Attention, Plan, attend, resolve
+from forerun.nn.attention import Attention, attend, resolve
+from forerun.nn.shared_heads import Plan, apart, folded, grouped, tiled
 
 CPU = torch.device("cpu")
 SCALE = 0.4
@@ -272,6 +273,37 @@ def test_every_width_takes_the_fused_kernel(width, heads, dtype):
     # bf16 keeps 8 bits of the weights and of the result
     tolerance = 1e-5 if dtype == torch.float32 else 2**-7 * float(expected.abs().max())
     assert (results[0] - expected).abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("heads", [(2, 2), (6, 2), (6, 1)], ids=str)
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("masked", ["no mask", "one mask", "a mask a row", "causal"])
+def test_every_way_of_sharing_key_heads_gives_the_same(heads, rows, masked):
+    """MSK-6: and takes the fused kernel, whichever the device needs."""
+    query, kv = heads
+    width, live = (5, 5) if masked == "causal" else (5, 9)
+    queries = torch.randn(rows, width, query, 8).transpose(1, 2)
+    keys, values = torch.randn(2, rows, kv, live + 3, 8)[:, :, :, :live]
+    shown = torch.ones(rows, 1, width, live, dtype=torch.bool)
+    plan = Plan()
+    if masked == "causal":
+        shown, plan = shown.tril(), Plan(causal=True)
+    elif masked != "no mask":
+        shown = torch.rand(rows if masked == "a mask a row" else 1, 1, width, live) < 0.5
+        shown[..., 0] = True
+        plan = Plan(bias=torch.zeros(shown.shape).masked_fill(~shown, float("-inf")))
+    expected = naive(queries, keys, values, shown)
+    results = [
+        grouped(queries, keys, values, plan, scale=SCALE),
+        apart(queries, keys, values, plan, scale=SCALE),
+    ]
+    if masked != "causal":
+        results.append(folded(queries, keys, values, tiled(plan, query // kv), scale=SCALE))
+    for result in results:
+        assert torch.allclose(result, expected, atol=1e-5)
+    names, _ = kernels(lambda: apart(queries, keys, values, plan, scale=SCALE))
+    assert FLASH in names
+    assert MATH not in names
 
 
 @pytest.mark.parametrize("start", [0, 100])

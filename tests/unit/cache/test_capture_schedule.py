@@ -75,6 +75,18 @@ def test_an_offset_that_a_restore_jumped_over_is_not_captured(cache):
     assert spans(cache.take_snapshots()) == [None, (4, 7)]
 
 
+def test_a_capture_due_here_fires_as_a_write_begins(cache):
+    """WRT-1, PND-8: before the write can overwrite what it needs."""
+    write(cache, *range(6))
+    ahead = cache.snapshot(0)
+    assert cache.restore(None, 4)
+    cache.prepare_snapshots([6])
+    assert cache.restore(ahead, 6)
+    cache.begin_write(20)
+    cache.end_write(0)
+    assert spans(cache.take_snapshots()) == [(4, 6)]
+
+
 @pytest.mark.parametrize("offsets", [[1], [3, 3], [4, 3]], ids=["behind", "twice", "descending"])
 def test_a_schedule_is_checked(cache, offsets):
     """PND-2."""

@@ -191,6 +191,19 @@ def test_a_foreign_snapshot_does_not_become_the_buffer():
     assert held(one) == [1, 2, 3]
 
 
+def test_restoring_over_a_lazy_snapshot_saves_it_first():
+    """KV-4, KV-11: the append inside a restore overwrites as any other does."""
+    cache = KVCache(TINY, 64)
+    write(cache, 1, 2)
+    first = cache.snapshot(0)
+    cache.free()  # `first` owns its rows now
+    write(cache, 3, 4)
+    second = cache.snapshot(0)
+    assert cache.restore(first, 2)
+    assert cache.restore(second, 2)
+    assert held(cache) == [3, 4]
+
+
 def test_neighbours_merge_lazily_where_both_are_lazy():
     """KV-12: else into one compact copy; with None on a side there is nothing."""
     cache = KVCache(TINY, 64)

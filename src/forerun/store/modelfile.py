@@ -1,6 +1,6 @@
 """Modelfiles: what a model is made of and how it is used by default (spec 07 MF)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +22,15 @@ class Modelfile:
     """A parsed Modelfile. None means that the command is absent; "" is a value of its own."""
 
     source: str
-    draft: str | None
-    parameters: dict[str, OptionValue]
-    template: str | None
-    system: str | None
-    licenses: tuple[str, ...]
-    messages: tuple[Message, ...]
-    renderer: str | None
-    parser: str | None
-    requires: str | None
+    draft: str | None = None
+    parameters: dict[str, OptionValue] = field(default_factory=dict)
+    template: str | None = None
+    system: str | None = None
+    licenses: tuple[str, ...] = ()
+    messages: tuple[Message, ...] = ()
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -76,24 +76,34 @@ def parse_modelfile(text: str, *, default_source: str | None = None) -> Modelfil
     )
 
 
-def format_modelfile(model: StoredModel) -> str:
-    """A Modelfile that makes the same model again from the stored one."""
+def modelfile_of(model: StoredModel) -> Modelfile:
+    """The Modelfile that makes the same model again from the stored one."""
     config = model.config
-    lines = [f"FROM {model.name}"]
-    for command, text in (("TEMPLATE", model.template), ("SYSTEM", model.system)):
-        if text is not None:
-            lines.append(_line(command, text))
-    for name, value in model.parameters.items():
-        lines += [_line(f"PARAMETER {name}", text) for text in parameter_texts(value)]
-    lines += [_line(f"MESSAGE {m.role}", m.content) for m in model.messages]
-    for command, text in (
-        ("RENDERER", config.renderer),
-        ("PARSER", config.parser),
-        ("REQUIRES", config.requires),
-    ):
-        if text:
-            lines.append(f"{command} {text}")
-    lines += [_line("LICENSE", text) for text in model.licenses]
+    return Modelfile(
+        source=str(model.name),
+        parameters=model.parameters,
+        template=model.template,
+        system=model.system,
+        licenses=model.licenses,
+        messages=model.messages,
+        renderer=config.renderer or None,
+        parser=config.parser or None,
+        requires=config.requires or None,
+    )
+
+
+def format_modelfile(model: Modelfile | StoredModel) -> str:
+    """The text of a Modelfile, or of the one that stands for a stored model."""
+    modelfile = modelfile_of(model) if isinstance(model, StoredModel) else model
+    written = [("FROM", modelfile.source), ("DRAFT", modelfile.draft)]
+    written += [("TEMPLATE", modelfile.template), ("SYSTEM", modelfile.system)]
+    for name, value in modelfile.parameters.items():
+        written += [(f"PARAMETER {name}", text) for text in parameter_texts(value)]
+    written += [(f"MESSAGE {m.role}", m.content) for m in modelfile.messages]
+    written += [("RENDERER", modelfile.renderer), ("PARSER", modelfile.parser)]
+    written += [("REQUIRES", modelfile.requires)]
+    written += [("LICENSE", text) for text in modelfile.licenses]
+    lines = [_line(start, text) for start, text in written if text is not None]
     return "\n".join(lines) + "\n"
 
 

@@ -12,13 +12,13 @@ SCRIPT = Path(__file__).with_name("killed_store.py")
 
 
 def test_a_killed_import_leaves_a_consistent_store(tmp_path: Path) -> None:
-    """07 T13, CFG-6, CAT-6: SIGKILL at every 41st of some 1,700 steps (all of them were tried once)."""
+    """07 T13, CFG-6, CAT-6: SIGKILL at every 61st step; all 1,700 were tried once."""
     child = subprocess.run(
-        [sys.executable, str(SCRIPT), str(tmp_path), "41"],
+        [sys.executable, str(SCRIPT), str(tmp_path), "61"],
         env={**os.environ, "PYTHONPATH": str(SOURCES)},
         capture_output=True,
         timeout=200,
         check=False,
     )
     assert child.returncode == 0, child.stderr.decode()
-    assert int(child.stdout) > 30
+    assert int(child.stdout) > 20

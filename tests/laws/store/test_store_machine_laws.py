@@ -128,4 +128,4 @@ class StoreLaws(RuleBasedStateMachine):
 
 
 TestStoreLaws = StoreLaws.TestCase
-TestStoreLaws.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestStoreLaws.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)

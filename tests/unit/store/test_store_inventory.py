@@ -76,7 +76,7 @@ def test_no_weight_data_is_read(tmp_path: Path) -> None:
     assert read_header(path).tensors[0].size == size
 
 
-@pytest.mark.parametrize("cut", [1, 10, 12, 100, 139])
+@pytest.mark.parametrize("cut", [1, 10, 12, 30, 200])
 def test_a_file_cut_short_says_how_many_bytes_it_has_and_should_have(
     tmp_path: Path, cut: int
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_manifest_is_read_back_as_it_was() -> None:
         (("layers", 0), 3, "m: layers is "),
         (("layers", 0, "digest"), "md5:1", r"m: layers\[0\]: digest is 'md5:1'"),
         (("layers", 0, "size"), -1, r"m: layers\[0\]: size is -1"),
+        (("layers", 0, "size"), True, r"m: layers\[0\]: size is True"),
         (("layers", 0, "size"), 1.5, r"m: layers\[0\]: size is 1.5"),
         (("layers", 0, "name"), 7, r"m: layers\[0\]: name is 7, not a string"),
         (("layers", 0, "mediaType"), None, r"m: layers\[0\]: mediaType is None"),

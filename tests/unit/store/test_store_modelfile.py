@@ -1,6 +1,7 @@
 """Modelfiles (07 MF): commands, quoting, types, and errors that say in which line."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_what_is_not_said_is_none() -> None:
     ],
 )
 def test_a_bad_line_is_named(text: str, message: str) -> None:
-    """MF-1, MF-2; issue 2: a bad Modelfile line with its number."""
+    """MF-1, MF-2, 08 OPT; issue 2: a bad Modelfile line with its number."""
     with pytest.raises(RequestError, match=message) as caught:
         parse_modelfile(text)
     assert "\n" not in str(caught.value)
@@ -231,6 +232,12 @@ def test_a_stored_model_is_shown_as_a_modelfile(store: Store, put: Callable[...,
     assert (again.template, again.system) == (original.template, original.system)
     assert (again.messages, again.licenses) == (original.messages, original.licenses[:1])
     assert (again.renderer, again.parser, again.requires) == ("qwen3", "qwen3", "0.19.0")
+
+
+def test_a_modelfile_is_written_as_it_was_read() -> None:
+    """MF-1: what `/save` writes."""
+    modelfile = replace(parse_modelfile(FULL), warnings=())
+    assert parse_modelfile(format_modelfile(modelfile)) == modelfile
 
 
 def test_a_text_that_no_modelfile_can_hold_is_said_to_be_left_out(

@@ -61,6 +61,7 @@ class Write:
     Row i goes to `index[..., i]` where `index` is given, else to `start + i` of `keys` and
     `values`. A fused kernel needs nothing but these fields: pointers and strides of the two
     buffers, `start`, `history.live`, `history.oldest` and `window`. Valid until `end_write`.
+    Where `index` is not given, the history's columns are the `live` last ones up to `start + n`.
     """
 
     keys: Tensor  # [B, heads, capacity, Dk]: the live buffer, or staging for a chunk past the slack

@@ -26,7 +26,7 @@ def spans(taken):
 
 
 def test_a_capture_starts_where_the_one_before_it_ended():
-    """PND-4, PND-5, PND-6, R4: not where the write began, so that ranges match trie edges."""
+    """PND-1, PND-4, PND-5, PND-6, R4: not where the write began: ranges match trie edges."""
     cache = KINDS["kv"]()
     write(cache, 1, 2)
     cache.prepare_snapshots([2, 3, 5])

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from forerun.cache.kv import KVCache
+from forerun.cache.rotating import RotatingCache
 from forerun.cache.rows import RowShape
+from forerun.contract.cache import AttentionCache
 
 CPU = torch.device("cpu")
 TINY = RowShape(1, 1, 1, torch.float32, CPU)
@@ -33,6 +35,12 @@ def write(cache, *tokens, shape=TINY):
 
 def held(cache):
     return cache.view().keys[0, 0, :, 0].tolist()
+
+
+def test_both_kinds_offer_the_whole_contract():
+    """CTR-1, CTR-7: targets and drafts alike hold nothing else."""
+    for cache in (KVCache(TINY, 64), RotatingCache(TINY, 4)):
+        assert isinstance(cache, AttentionCache)
 
 
 def test_a_reserved_context_is_not_resident_before_it_is_written():

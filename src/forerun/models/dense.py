@@ -19,9 +19,9 @@ from forerun.cache.rows import RowShape
 from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache
 from forerun.contract.model import CacheOptions, Caches, DraftModel, Forward, ModelFacts
+from forerun.models.projection import Projection
 from forerun.nn import attention as nn_attention
 from forerun.nn.embedding import Embedding
-from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope, RopeTables
 
@@ -40,8 +40,8 @@ class Attention:
 
     def __init__(
         self,
-        qkv: Linear,
-        output: Linear,
+        qkv: Projection,
+        output: Projection,
         heads: Heads,
         attend: nn_attention.Attention,
         *,
@@ -82,7 +82,9 @@ class Attention:
 class Mlp:
     """A gated MLP over one fused projection of gate and up (LIN-10)."""
 
-    def __init__(self, gate_up: Linear, down: Linear, activation: Callable[[Tensor], Tensor]):
+    def __init__(
+        self, gate_up: Projection, down: Projection, activation: Callable[[Tensor], Tensor]
+    ):
         self._gate_up, self._down, self._activation = gate_up, down, activation
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -143,7 +145,7 @@ class Parts:
     blocks: Sequence[Block]
     ropes: Sequence[Rope]
     norm: RMSNorm
-    head: Linear
+    head: Projection
     max_context: int
     dtype: torch.dtype
     device: torch.device
@@ -161,7 +163,7 @@ class DenseModel:
         self._taps: tuple[int, ...] = ()
         held: list[Held] = [parts.embedding, *parts.blocks, parts.norm, parts.head]
         self._facts = ModelFacts(
-            vocab_size=parts.head.out_features,
+            vocab_size=parts.embedding.rows,
             hidden_size=parts.embedding.width,
             layers=len(self._blocks),
             max_context=parts.max_context,

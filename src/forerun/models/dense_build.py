@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
 from forerun.models.config import ConfigReader
 from forerun.models.dense import Attention, Block, DenseModel, Heads, Mlp, Parts, PreNormBlock
+from forerun.models.projection import Projection
 from forerun.models.weights import Weights
 from forerun.nn import attention as nn_attention
 from forerun.nn.activation import GATED
 from forerun.nn.embedding import Embedding
-from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope, RopeParameters, from_config
 
@@ -97,7 +98,7 @@ class DenseBuilder:
     def norm(self, path: str) -> RMSNorm:
         """A norm over the residual stream."""
         weight = self.weights.take(f"{path}.weight", (self.shape.hidden_size,))
-        return RMSNorm(weight, self.shape.eps, shift=self.norm_shift)
+        return self._rms_norm(weight)
 
     def head_norm(self, at: str) -> RMSNorm:
         """q_norm and k_norm as one table, a row a head (QW3-1, GM3-4)."""
@@ -106,7 +107,7 @@ class DenseBuilder:
             self.weights.take(f"{at}self_attn.{name}_norm.weight", (heads.dim,)) for name in "qk"
         )
         table = torch.cat((query.expand(heads.query, -1), key.expand(heads.kv, -1)))
-        return RMSNorm(table, self.shape.eps, shift=self.norm_shift)
+        return self._rms_norm(table)
 
     def attention(
         self,
@@ -139,6 +140,10 @@ class DenseBuilder:
         )
         down = self.weights.linear(inner, (f"{at}mlp.down_proj", hidden), biased=biased)
         return Mlp(gate_up, down, GATED[activation])
+
+    def _rms_norm(self, weight: Tensor) -> RMSNorm:
+        kernels = self.weights.placement.kernels
+        return RMSNorm(weight, self.shape.eps, shift=self.norm_shift, kernels=kernels)
 
     def pre_norm_block(self, layer: int, attention: Attention, mlp: Mlp) -> PreNormBlock:
         at = self.at(layer)
@@ -175,7 +180,7 @@ class DenseBuilder:
             )
         )
 
-    def _embedding_and_head(self, head: str) -> tuple[Embedding, Linear]:
+    def _embedding_and_head(self, head: str) -> tuple[Embedding, Projection]:
         """The token table, and the output head at path `head` or tied to the table.
 
         A head that is shipped beside a tied table and differs from it is a mistake in config.json:

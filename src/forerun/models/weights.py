@@ -13,6 +13,7 @@ from torch import Tensor
 
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
+from forerun.models.projection import Projection, SideBySide, fusable_runs
 from forerun.models.tensor_files import Stored
 from forerun.nn.embedding import Embedding
 from forerun.nn.linear import Linear
@@ -66,17 +67,29 @@ class Weights:
         """One dense tensor, in the dtype and on the device of the model."""
         return self._placed(self._read(name, shape))
 
-    def linear(self, inputs: int, *parts: tuple[str, int], biased: bool = False) -> Linear:
+    def linear(self, inputs: int, *parts: tuple[str, int], biased: bool = False) -> Projection:
         """The linear at each path, with that many outputs, fused by rows in the order given.
 
-        Biases count where their tensors exist (LIN-1); `biased` makes their absence an error.
+        Parts whose formats differ stay side by side (LIN-6). Biases count where their tensors
+        exist (LIN-1); `biased` makes their absence an error.
         """
-        weight = self._fused([(f"{path}.weight", (rows, inputs)) for path, rows in parts])
         bias = self._bias([(f"{path}.bias", rows) for path, rows in parts], biased)
-        return Linear(weight, bias, dtype=self.placement.dtype, kernels=self.placement.kernels)
+        named = [(f"{path}.weight", (rows, inputs)) for path, rows in parts]
+        if not any(f"{name}_scale" in self._unpicked for name, _ in named):
+            return self._linear(self._stacked(named), bias)
+        weights = [self._weight(name, *shape) for name, shape in named]
+        linears, filled = [], 0
+        while weights:
+            run, *_ = fusable_runs(weights)
+            weight = fuse_rows(weights[:run])
+            del weights[:run]
+            end = filled + weight.shape[0]
+            linears.append(self._linear(weight, None if bias is None else bias[filled:end]))
+            filled = end
+        return linears[0] if len(linears) == 1 else SideBySide(linears)
 
     def embedding(self, path: str, rows: int, width: int) -> Embedding:
-        weight = self._fused([(f"{path}.weight", (rows, width))])
+        weight = self._weight(f"{path}.weight", rows, width)
         return Embedding(weight, dtype=self.placement.dtype, kernels=self.placement.kernels)
 
     def same(self, path: str, other: str) -> bool:
@@ -104,10 +117,8 @@ class Weights:
         for name in [name for name in self._unpicked if name.startswith(prefixes)]:
             del self._unpicked[name]
 
-    def _fused(self, parts: Sequence[tuple[str, tuple[int, int]]]) -> Weight:
-        if not any(name + "_scale" in self._unpicked for name, _ in parts):
-            return self._stacked(parts)
-        return fuse_rows([self._weight(name, shape) for name, shape in parts])
+    def _linear(self, weight: Weight, bias: Tensor | None) -> Linear:
+        return Linear(weight, bias, dtype=self.placement.dtype, kernels=self.placement.kernels)
 
     def _stacked(self, parts: Sequence[tuple[str, tuple[int, ...]]]) -> Tensor:
         """Dense tensors one after the other along the first dimension."""
@@ -123,10 +134,10 @@ class Weights:
             filled += shape[0]
         return stacked
 
-    def _weight(self, name: str, shape: tuple[int, int]) -> Weight:
-        if name + "_scale" not in self._unpicked:
-            return self.take(name, shape)
-        return self._packed(name, *shape)
+    def _weight(self, name: str, rows: int, columns: int) -> Weight:
+        if f"{name}_scale" in self._unpicked:
+            return self._packed(name, rows, columns)
+        return self.take(name, (rows, columns))
 
     def _packed(self, name: str, rows: int, columns: int) -> PackedWeight:
         """A quantised weight; its parts stay as stored (LIN-1, LIN-2)."""

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,13 @@ from fixtures.checkpoints import edit_config, edit_tensors
 from fixtures.tiny import tiny_folder
 from forerun.base.errors import ForerunError, RequestError
 from forerun.base.logs import ROOT
+from forerun.importer.create import create
+from forerun.importer.progress import Reporter
+from forerun.protocol.imports import CreateRequest
 from forerun.store import manifest as kinds
+from forerun.store.blobs import Digest
 from forerun.store.messages import Message
+from forerun.store.names import ModelName
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
 from unit.importer.conftest import Create
@@ -338,6 +344,23 @@ def test_nothing_is_left_for_another_try_after_success(create_model: Create, sto
     create_model("FROM tiny")
     assert list(store.layout.downloads.iterdir()) == []
     assert store.collect() == 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_two_imports_of_one_source_at_once(
+    store: Store, reporter: Reporter, tmp_path: Path
+) -> None:
+    """CAT-6: one waits for the other's tensors, both names are there and whole."""
+
+    def run(name: str) -> Digest:
+        request = CreateRequest(name=name, modelfile="FROM tiny", folder=str(tmp_path))
+        return create(request, Store(store.layout.root), reporter)
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(run, ["a", "b"])
+    assert first == second
+    assert store.damaged(ModelName.parse("a")) == ()
+    assert len(store.entries()) == 2
 
 
 @pytest.mark.usefixtures("folder")

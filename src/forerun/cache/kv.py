@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import cache
 
 from torch import Tensor
 
@@ -192,7 +193,7 @@ class KVCache:
                 return self._shape.empty(self._context)
             except RuntimeError as refusal:  # what torch raises when the system has no more
                 self._reserve = False
-                _log.info("cannot reserve %d tokens at once: %s", self._context, refusal)
+                _log_refusal(self._context, str(refusal))
         capacity = max(self._smallest_class, 1 << (needed - 1).bit_length())
         return self._shape.empty(min(capacity, self._context))
 
@@ -202,6 +203,11 @@ class KVCache:
 
     def _assert_no_write(self) -> None:
         assert self._announced is None, "the write before this has not ended"
+
+
+@cache  # sibling layers are refused alike
+def _log_refusal(context: int, reason: str) -> None:
+    _log.info("cannot reserve %d tokens at once, caches grow instead: %s", context, reason)
 
 
 def _owned(start: int, end: int, rows: Rows) -> RowSnapshot:

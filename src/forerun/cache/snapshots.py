@@ -88,16 +88,19 @@ class LazySnapshots:
         """`rows(low, high)` is a view of the live rows of those positions."""
         self.rows = rows
         self._open: list[RowSnapshot] = []
+        self._end = 0  # no snapshot names a row from here on: most writes need no scan
 
     def issue(self, span: Span) -> RowSnapshot:
         snapshot = RowSnapshot(span, lazy=self, rows=None)
         self._open.append(snapshot)
+        self._end = max(self._end, span.end)
         return snapshot
 
     def save_within(self, low: int, high: int) -> None:
         """Copy out every snapshot that names a row of positions `[low, high)`."""
-        for snapshot in [s for s in self._open if s.span.names(low, high)]:
-            snapshot.own()
+        if low < self._end:
+            for snapshot in [s for s in self._open if s.span.names(low, high)]:
+                snapshot.own()
 
     def save_outside(self, low: int, high: int) -> None:
         """Copy out every snapshot that names a row out of positions `[low, high)`."""

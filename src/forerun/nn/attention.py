@@ -152,7 +152,7 @@ def _plan(history: History, batch: Batch, mask: Mask, dtype: torch.dtype) -> Pla
 def _all_past(history: History, batch: Batch) -> bool:
     """Whether no column is later than any row's first query."""
     if history.positions is not None:
-        return True  # rows stored in another order than that of positions belong to the past
+        return history.applier is not None  # which has said that nothing needs hiding
     return history.oldest + history.live - 1 <= min(batch.starts)
 
 

@@ -207,6 +207,31 @@ def test_rows_of_a_batch_without_caches_do_not_depend_on_each_other():
         assert torch.allclose(both[row, :, :length], alone[0], atol=1e-5)
 
 
+def test_rows_of_one_cache_advance_in_step():
+    """MSK-10: several sequences of one length; rows of different lengths need a cache that can."""
+    parts = [torch.randn(2, heads, 5, 8) for heads in (4, 2, 2)]
+    both = KVCache(RowShape(2, 8, 8, torch.float32, CPU, batch=2), 32)
+    alone = [KVCache(RowShape(2, 8, 8, torch.float32, CPU), 32) for _ in range(2)]
+    attention = Attention(0, SCALE)
+    for start, end in ((0, 3), (3, 4), (4, 5)):
+        rows = [part[:, :, start:end] for part in parts]
+        made = padded(end - start, (end - start,) * 2, starts=(start,) * 2)
+        attended = attention(*rows, made, cache=both)
+        for row, cache in enumerate(alone):
+            single = [part[row : row + 1] for part in rows]
+            expected = attention(*single, batch(end - start, start), cache=cache)
+            assert torch.allclose(attended[row], expected[0], atol=1e-6)
+    with pytest.raises(AssertionError, match="in step"):
+        attention(*[part[:, :, :2] for part in parts], padded(2, (1, 2), (5, 5)), cache=both)
+
+
+def test_positions_in_any_order_are_masked_by_what_they_say():
+    """WRT-7, MSK-6: one query too, unless an applier knows that it sees them all."""
+    held = history(4, positions=torch.tensor([[2, 5, 0, 4]]))
+    plan = resolve(held, batch(1, 4), CAUSAL, torch.float32)
+    assert seen(plan).flatten().tolist() == [True, False, True, True]
+
+
 def test_a_failed_forward_ends_its_write():
     """WRT-2: with nothing counted."""
     cache = KVCache(RowShape(2, 8, 8, torch.float32, CPU), 32)

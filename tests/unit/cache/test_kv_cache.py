@@ -97,13 +97,14 @@ def test_a_buffer_that_cannot_be_reserved_grows_by_capacity_classes():
 
 
 def test_a_refusal_of_the_system_falls_back_to_growth(caplog):
-    """KV-1: and is logged once, with the reason."""
-    cache = KVCache(RowShape(8, 1024, 1024, torch.float32, CPU), 1 << 40)  # 2**56 bytes
+    """KV-1: and is logged once for all layers, with the reason."""
     rows = torch.ones(1, 8, 1, 1024)
     with caplog.at_level("INFO", logger="forerun"):
-        cache.update(rows, rows)
-        cache.free()
-        assert cache.begin_write(1).keys.shape[2] == 4096
+        for _ in range(3):
+            cache = KVCache(RowShape(8, 1024, 1024, torch.float32, CPU), 1 << 40)  # 2**56 bytes
+            cache.update(rows, rows)
+            cache.free()
+            assert cache.begin_write(1).keys.shape[2] == 4096
     assert [r.message.startswith("cannot reserve") for r in caplog.records] == [True]
 
 

@@ -11,8 +11,12 @@ class QuantFormat:
     """Affine groups along the inputs of a linear."""
 
     name: str  # a key of BITS
-    group: int  # columns that share a scale
+    group: int  # columns that share a scale, one of GROUPS
 
     @property
     def bits(self) -> int:
         return BITS[self.name]
+
+    @property
+    def words_per_group(self) -> int:
+        return self.group * self.bits // 32

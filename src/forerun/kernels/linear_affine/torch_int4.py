@@ -7,7 +7,7 @@ The scale's power of two changes no mantissa, so the halves lose nothing that th
 The kernel computes `(q - 8) * scale + zero` and the sum over inputs in float32, but takes scale and
 zero in the dtype of the activations. Both are rounded about the middle code: `zero` is the value
 that the middle code stands for, so that rounding the scale moves values in proportion to their
-distance from it (2**-9 of that, the precision of bfloat16) and shifts no group as a whole.
+distance from it (by 2**-8 at most, bfloat16's precision) and shifts no group as a whole.
 """
 
 import torch
@@ -21,8 +21,8 @@ GROUPS = (32, 64, 128, 256)
 ROW_MULTIPLE = 16  # of the outputs; the last rows are filled up
 _CHUNK_ROWS = 4096  # packed at a time, which bounds the int32 copy that packing reads
 
-_pack = torch.ops.aten._convert_weight_to_int4pack_for_cpu.default
-_product = torch.ops.aten._weight_int4pack_mm_for_cpu.default
+_pack = torch._convert_weight_to_int4pack_for_cpu
+_product = torch._weight_int4pack_mm_for_cpu
 
 
 def why_not(weight: AffineWeight, dtype: torch.dtype) -> str | None:

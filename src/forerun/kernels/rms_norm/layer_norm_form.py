@@ -8,7 +8,6 @@ reading each row twice is.
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from forerun.kernels.rms_norm.reference import rms_norm
 
@@ -34,4 +33,4 @@ class LayerNormForm:
         if x.numel() > MOST_ROWS * dim:
             return rms_norm(x, self._weight, self._eps)
         both = torch.cat((x, -x), -1)
-        return functional.layer_norm(both, (2 * dim,), self._twice, None, self._eps)[..., :dim]
+        return torch.layer_norm(both, (2 * dim,), self._twice, None, self._eps)[..., :dim]

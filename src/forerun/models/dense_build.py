@@ -164,7 +164,7 @@ class DenseBuilder:
         placement = self.weights.placement
         limits = [rope.max_context for rope in ropes if rope.max_context is not None]
         if limits:
-            log.info("dynamic rope: the context is limited to %d tokens (ROP-4)", min(limits))
+            log.warning("dynamic rope: the context is limited to %d tokens", min(limits))
         return DenseModel(
             Parts(
                 embedding,

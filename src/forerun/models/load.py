@@ -42,7 +42,12 @@ def load_model(
 
 def load_folder(folder: Path, placement: Placement) -> TargetModel:
     """The model in a folder as Hugging Face repositories have it, without an import."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LoadError(f"{folder / 'config.json'} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise LoadError(f"{folder / 'config.json'} must hold a JSON object")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise LoadError(f"{folder} holds no .safetensors file")

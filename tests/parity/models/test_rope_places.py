@@ -121,8 +121,11 @@ def test_the_older_spelling_gives_the_same(tmp_path: Path) -> None:
     assert relative_error(logits(loaded(folder), tokens)[-10:], wanted) <= TOLERANCE
 
 
-def test_dynamic_scaling_limits_the_context(tmp_path: Path) -> None:
-    """ROP-4: equal to transformers up to the original length, and no context beyond it."""
+def test_dynamic_scaling_limits_the_context(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ROP-4: equal to transformers up to the original length, and no context beyond it, which the
+    load says."""
     parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": THETA}
     short = {"max_position_embeddings": 200, "rope_parameters": parameters}
     folder = tiny_folder(tmp_path, "llama", **short)
@@ -130,6 +133,7 @@ def test_dynamic_scaling_limits_the_context(tmp_path: Path) -> None:
     wanted = theirs("llama", LONG[:200], **short)
     model = loaded(folder)
     assert model.facts.max_context == 200
+    assert "the context is limited to 200 tokens" in caplog.text
     assert relative_error(logits(model, LONG[:200])[-10:], wanted) <= TOLERANCE
 
 

@@ -1,6 +1,8 @@
 """The real SmolLM2-135M-Instruct against transformers, on the values that its blocks stand for."""
 
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +45,9 @@ def prompt(stored: StoredModel) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def folder(stored: StoredModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(stored: StoredModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The model as a folder of dense float32 tensors, dequantised here and not by our codec."""
-    path = tmp_path_factory.mktemp("smollm2")
+    path = tmp_path_factory.mktemp("smollm2")  # half a gigabyte, so it goes when we are done
     tensors: dict[str, Tensor] = {}
     for layer in stored.tensors:
         parts = load_file(stored.file(layer))
@@ -53,7 +55,8 @@ def folder(stored: StoredModel, tmp_path_factory: pytest.TempPathFactory) -> Pat
         tensors[name] = _values(name, parts)
     save_file(tensors, path / "model.safetensors")
     (path / "config.json").write_text(json.dumps(stored.json("config.json")))
-    return path
+    yield path
+    shutil.rmtree(path)
 
 
 def _values(name: str, parts: dict[str, Tensor]) -> Tensor:

@@ -145,3 +145,30 @@ def test_a_dry_load_checks_without_reading(tmp_path: Path) -> None:
     edit_tensors(folder, lambda tensors: tensors | {NORM: torch.zeros(3)})
     with pytest.raises(LoadError, match=NORM):
         load_model(read_config(folder), [file], placement(device=torch.device("meta")))
+
+
+def test_a_file_replaced_by_rename_changes_nothing(tmp_path: Path) -> None:
+    """LOD-11: a mapped weight outlives the name of its file."""
+    folder = tiny_folder(tmp_path, "llama")
+    model = loaded(folder)
+    before = logits(model, TOKENS)
+    other = tiny_folder(tmp_path / "other", "llama", seed=1)
+    (other / "model.safetensors").replace(folder / "model.safetensors")
+    assert torch.equal(logits(model, TOKENS), before)
+    assert not torch.equal(logits(loaded(folder), TOKENS), before)
+
+
+def test_llama_inside_a_container(tmp_path: Path) -> None:
+    """LLA-1: the prefix of checkpoints whose language model is one part of several."""
+    folder = tiny_folder(tmp_path, "llama")
+    wanted = logits(loaded(folder), TOKENS)
+    edit_tensors(folder, lambda tensors: {f"language_model.{n}": t for n, t in tensors.items()})
+    assert torch.equal(logits(loaded(folder), TOKENS), wanted)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_config_that_is_no_object_is_named(tmp_path: Path, text: str) -> None:
+    folder = tiny_folder(tmp_path, "llama")
+    (folder / "config.json").write_text(text)
+    with pytest.raises(LoadError, match=r"config\.json"):
+        loaded(folder)

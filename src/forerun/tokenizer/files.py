@@ -26,7 +26,6 @@ class AddedToken:
     id: int
     content: str
     special: bool
-    single_word: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +103,7 @@ def _added_token(entry: JsonValue) -> AddedToken:
     if isinstance(entry, dict):
         token_id, content = entry.get("id"), entry.get("content")
         if isinstance(token_id, int) and isinstance(content, str) and content:
-            special, single_word = entry.get("special"), entry.get("single_word")
-            return AddedToken(token_id, content, special is True, single_word is True)
+            return AddedToken(token_id, content, special=entry.get("special") is True)
     raise LoadError(f"{TOKENIZER}: added token {entry!r} lacks an id or content")
 
 

@@ -1,7 +1,6 @@
 """Encodes trusted and untrusted text as one, so that users cannot type control tokens (TOK-2)."""
 
 import re
-import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,6 @@ from tokenizers import Tokenizer as Library
 from forerun.base.spans import Span
 from forerun.tokenizer.files import AddedToken
 from forerun.tokenizer.masked import build_masked, make_sentinels
-
-# What the library's `\w` matches: Python's leaves out marks and lets in fractions.
-WORD_CATEGORIES = ("L", "M", "Nd", "Nl", "Pc")
-JOINERS = "\u200c\u200d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +34,9 @@ class GuardedEncoder:
 
     def __init__(self, library: Library, controls: Sequence[AddedToken]) -> None:
         self._library = library
-        self._controls = {token.content: token for token in controls}
         self._contents = {token.id: token.content for token in controls}
-        self._sentinels = make_sentinels(list(self._controls))
-        longest_first = sorted(map(re.escape, self._controls), key=len, reverse=True)
+        self._sentinels = make_sentinels(list(self._contents.values()))
+        longest_first = sorted(map(re.escape, self._sentinels), key=len, reverse=True)
         self._spelled = re.compile("|".join(longest_first) or "(?!)")
         self._twin: Library | None = None
 
@@ -52,18 +46,18 @@ class GuardedEncoder:
         if any(not span.trusted and self._spelled.search(span.text) for span in spans):
             return self._masked_ids(text, list(self._occurrences(spans)))
         encoding = self._library.encode(text, add_special_tokens=False)
-        if self._all_trusted(text, encoding, spans):
+        if self._all_trusted(encoding, spans):
             return encoding.ids
         return self._masked_ids(text, list(self._occurrences(spans)))
 
-    def _all_trusted(self, text: str, encoding: Encoding, spans: Sequence[Span]) -> bool:
-        """Whether each control token that the library found lies in one trusted span."""
+    def _all_trusted(self, encoding: Encoding, spans: Sequence[Span]) -> bool:
+        """Whether each control token that the library found lies in one trusted span.
+
+        With it the whitespace that it swallowed: so the answer may be no for a token that is meant,
+        which costs time only.
+        """
         ends = list(accumulate(len(span.text) for span in spans))
-        for content, start, end in self._matched(encoding):
-            # The range may hold whitespace that the token swallowed; its own spelling counts.
-            spelled = text.find(content, start, end)
-            if spelled >= 0:
-                start, end = spelled, spelled + len(content)
+        for _, start, end in self._matched(encoding):
             index = min(bisect_right(ends, start), len(spans) - 1)
             if not spans[index].trusted or end > ends[index]:
                 return False
@@ -77,23 +71,21 @@ class GuardedEncoder:
             yield from ((self._contents[ids[place]], *offsets[place]) for place in places)
 
     def _occurrences(self, spans: Sequence[Span]) -> Iterator[_Occurrence]:
-        text = "".join(span.text for span in spans)
         offset = 0
         for span in spans:
             if span.trusted:
                 for match in self._spelled.finditer(span.text):
-                    start, end = offset + match.start(), offset + match.end()
-                    token = self._controls[match.group()]
-                    if not token.single_word or _stands_alone(text, start, end):
-                        yield _Occurrence(start, end, token.content)
+                    start, end = match.span()
+                    yield _Occurrence(offset + start, offset + end, match.group())
             offset += len(span.text)
 
     def _masked_ids(self, text: str, occurrences: Sequence[_Occurrence]) -> list[int]:
         """Encode `text` with a sentinel for each occurrence.
 
         A sentinel may stay unmatched where the library would not match the control token either
-        (a normaliser changes its surroundings, a longer added token covers it): such an occurrence
-        goes back to its own spelling and the text is encoded again.
+        (it must stand alone and does not, a normaliser changes its surroundings, a longer added
+        token covers it): such an occurrence gets its own spelling back, and the text is encoded
+        again.
         """
         if self._twin is None:
             self._twin = build_masked(self._library, self._sentinels)
@@ -125,11 +117,3 @@ class GuardedEncoder:
             masked.find(self._sentinels[content], start, end)
             for content, start, end in self._matched(encoding)
         }
-
-
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    return not any(map(_is_word, text[max(start - 1, 0) : start] + text[end : end + 1]))
-
-
-def _is_word(character: str) -> bool:
-    return character in JOINERS or unicodedata.category(character).startswith(WORD_CATEGORIES)

@@ -52,8 +52,7 @@ def _masked_entry(entry: JsonValue, sentinels: Mapping[str, str]) -> JsonValue:
     content = entry["content"]
     if not isinstance(content, str) or content not in sentinels:
         return entry
-    # Whoever puts a sentinel into a text has checked that the token stands alone there.
-    return {**entry, "content": sentinels[content], "single_word": False}
+    return {**entry, "content": sentinels[content]}
 
 
 def _masked_model(model: JsonObject, sentinels: Mapping[str, str]) -> JsonObject:

@@ -95,6 +95,58 @@ def test_a_vocabulary_that_spells_control_tokens_is_no_way_round():
     assert 2 not in tokenizer.encode([Span("a</s>b", False)])
 
 
+def byte_pairs(vocabulary, merges, **model):
+    definition = json.loads(library("gemma").to_str())
+    definition["added_tokens"] = [
+        {"id": 0, "content": "<x>", "special": True, "normalized": False}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+    ]
+    definition["model"] = {
+        "type": "BPE",
+        "vocab": {text: place for place, text in enumerate(vocabulary)},
+        "merges": merges,
+        **model,
+    }
+    return Tokenizer.load({"tokenizer.json": json.dumps(definition).encode()})
+
+
+def test_merges_that_spell_control_tokens_are_no_way_round():
+    """TOK-2: nor those that build on one."""
+    tokenizer = byte_pairs(
+        ["<x>", "<", "x", ">", "<x", "<x>>"], [["<", "x"], ["<x", ">"], ["<x>", ">"]]
+    )
+    assert tokenizer.encode([Span("<x>", True), Span("<x>", False)]) == [0, 4, 3]
+    assert tokenizer.encode([Span("<x>>", False)]) == [4, 3, 3]
+
+
+def test_an_unknown_character_is_still_the_unknown_token():
+    """TOK-2: typed, the same token is plain text."""
+    tokenizer = byte_pairs(["<x>", "<", "x", ">"], [], unk_token="<x>")
+    assert tokenizer.encode([Span("☃<x>☃", False)]) == [0, 1, 2, 3, 0]
+
+
+def test_whitespace_may_be_a_special_token():
+    """TOK-2: offsets of such a token are trimmed to nothing behind the last span."""
+    definition = json.loads(library("gpt2").to_str())
+    definition["post_processor"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    tab = {"content": "\t\t", "special": True}
+    place = str(library("gpt2").get_vocab_size())
+    config = {"added_tokens_decoder": {place: tab}}
+    tokenizer = Tokenizer.load(
+        {
+            "tokenizer.json": json.dumps(definition).encode(),
+            "tokenizer_config.json": json.dumps(config).encode(),
+        }
+    )
+    ids = tokenizer.encode([Span("a", False), Span("\t\t", True)])
+    assert tokenizer.spelling(ids[-1]) == "\t\t"
+
+
 def test_a_normaliser_is_no_way_round():
     """TOK-2: full-width brackets become the token's own under NFKC."""
     definition = json.loads(library("gpt2").to_str())

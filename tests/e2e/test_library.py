@@ -2,6 +2,7 @@
 
 import doctest
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -10,6 +11,7 @@ import time
 import pytest
 
 import forerun
+from fixtures.smollm2 import models_folder, smollm2
 from fixtures.stored import tiny_store
 from forerun import library
 from forerun.base.errors import (
@@ -264,3 +266,49 @@ def test_an_interpreter_that_ends_with_an_open_model_ends(settings):
         timeout=60,
     )
     assert time.monotonic() - started < 60
+
+
+def test_a_modelfile_sets_defaults(tmp_path, monkeypatch):
+    """04 OPT-4, PRP-8: parameters, SYSTEM and MESSAGE of a stored model."""
+    lines = (
+        "PARAMETER num_ctx 77\nPARAMETER num_predict 3\nPARAMETER temperature 0\n"
+        "SYSTEM Be brief.\nMESSAGE user Hi\nMESSAGE assistant Ho\n"
+    )
+    settings = tiny_store(tmp_path, "qwen3", modelfile=lines)
+    monkeypatch.setenv("FORERUN_MODELS", str(settings.models))
+    monkeypatch.setenv("FORERUN_CONTEXT_LENGTH", "99")
+    with forerun.load("tiny") as model:
+        assert model.info.context_length == 77  # the model's own word before the environment's
+        *_, done = model.chat([{"role": "user", "content": "a"}], num_predict=0)
+        turns = ["system\nBe brief.", "user\nHi", "assistant\nHo", "user\na"]
+        prompt = "".join(f"<|im_start|>{turn}<|im_end|>\n" for turn in turns)
+        expected = model.tokenize(f"{prompt}<|im_start|>assistant\n")
+        assert done.figures.prompt_tokens == len(expected)
+        *_, done = model.generate("abc", logit_bias={"258": -100, "256": -100})
+        assert done.figures.generated_tokens == 3
+    with forerun.load("tiny", num_ctx=50) as model:
+        assert model.info.context_length == 50  # and the caller's before both
+
+
+@pytest.mark.model
+def test_loading_leaves_nothing_behind_and_smollm2_answers():
+    """05 LOD-6: right after a load, memory is the weights, the tokenizer and little else."""
+    smollm2()
+    code = (
+        "import torch, forerun\n"
+        "from forerun.engine.memory import anonymous_bytes\n"
+        "from forerun.runner import compose, loading, service\n"
+        "before = anonymous_bytes()\n"
+        "model = forerun.load('smollm2:135m', device='cpu')\n"
+        "print(anonymous_bytes() - before, model.info.weight_bytes)\n"
+        "ask = [{'role': 'user', 'content': 'What is the capital of France?'}]\n"
+        "print(model.chat(ask, temperature=0, num_predict=20).text())\n"
+    )
+    environment = {**os.environ, "FORERUN_MODELS": str(models_folder()), "FORERUN_THREADS": "1"}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    figures, answer = found.stdout.split("\n", 1)
+    growth, weights = map(int, figures.split())
+    assert growth < weights + 32 * 1024**2
+    assert "Paris" in answer

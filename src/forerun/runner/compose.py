@@ -44,8 +44,6 @@ def load_engine(
         context = choose_context(request, stored, model)
         caches = model.new_caches(CacheOptions(context))
         sampler = Sampler(vocab_size=model.facts.vocab_size, context_length=context, device=device)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()  # what loading left behind (LOD-6)
     return LoadedModel(
         model=model,
         caches=caches,

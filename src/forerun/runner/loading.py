@@ -36,8 +36,11 @@ def load(
     loading = thread.submit(lambda: _load_engine(stored, request, progress))
     text = load_text(stored)
     engine = loading.result()
+    from forerun.engine.memory import release_freed
     from forerun.runner.service import ServedModel, Service
 
+    device = engine.model.facts.device
+    thread.submit(lambda: release_freed(device)).result()
     seconds = time.monotonic() - started
     service = Service(ServedModel(engine, text, seconds), thread)
     service.refresh().result()

@@ -148,6 +148,8 @@ class Weights:
             metadata=words.file.metadata,
             config=self._config,
         )
+        if words.read().dtype != torch.uint32:
+            raise LoadError(f"quantised tensor {name} must hold 32-bit words; import it again")
         shapes = stored_shapes(rows, columns, form)
         zero_points = None
         if f"{name}_qbias" in self._unpicked:

@@ -126,6 +126,19 @@ def test_a_misshapen_part_is_named_with_both_shapes(tmp_path: Path, part: str) -
         load_model(read_config(folder), files, placement())
 
 
+def test_words_of_another_type_are_refused(tmp_path: Path) -> None:
+    """(F13)"""
+    folder = tiny_folder(tmp_path / "dense", "llama")
+    files = write_blobs(folder, tmp_path / "blobs", by_plan({"down_proj": 4}))
+    name = "model.layers.0.mlp.down_proj.weight"
+    (file,) = [file for file in files if f"{name}.scale" in load_file(file)]
+    parts = load_file(file)
+    parts[name] = parts[name].view(torch.int32)
+    save_file(parts, file, {"quant_type": "int4", "group_size": str(GROUP)})
+    with pytest.raises(LoadError, match=f"{name} must hold 32-bit words"):
+        load_model(read_config(folder), files, placement())
+
+
 def test_a_dry_load_checks_packed_weights_too(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "dense", "llama", tie_word_embeddings=True)
     files = write_blobs(folder, tmp_path / "blobs", by_plan(PLANS["a tied table"]))

@@ -51,8 +51,8 @@ CHUNKS = {"token by token": (1,), "uneven": (7, 1, 1, 20, 2), "past the slack": 
 def test_logits_equal_transformers(
     tmp_path: Path, family: Family, seed: int, config: Mapping[str, object]
 ) -> None:
-    """T1, CON-1, CON-8, CON-9, CON-12, LLA-1, QW3-1, GM3-2..5, GM3-7, TEN-1, TEN-2: whole without
-    caches, and over caches in any chunks.
+    """T1, CON-1, CON-8, CON-9, CON-12, LLA-1, QW3-1, GM3-2..5, GM3-7, TEN-1, TEN-2, WID-5: whole
+    without caches, and over caches in any chunks.
 
     LIN-12: the fused projections give what the separate ones give.
     """

@@ -77,7 +77,7 @@ def post(path, body):
 
 
 def test_the_socket_is_private(runner):
-    """05 HTP-1: a folder of mode 0700."""
+    """05 HTP-1, 08 RUN-2: a folder of mode 0700."""
     path = runner.connection._path
     assert path.parent.stat().st_mode & 0o777 == 0o700
     assert path.is_socket()
@@ -336,7 +336,7 @@ def run_runner(settings, folder, name="tiny"):
 
 
 def test_a_request_before_the_model_is_ready_is_a_503(settings, tmp_path):
-    """05 HTP-3."""
+    """05 HTP-3, PRP-1."""
     with run_runner(settings, tmp_path) as child:
         assert child.stdout.readline() == "listening\n"
         connection = Connection(tmp_path / "socket", lambda: "")

@@ -1,11 +1,15 @@
 """A request from end to end over a toy target: 05 REQ, PRE, DEC, THR-2."""
 
+import dataclasses
+
 import pytest
 import torch
 
-from fixtures.toy import EOS, ListSink, ToyTarget, ask, endless, loaded_toy
+from fixtures.toy import EOS, VOCABULARY, ListSink, ToyTarget, ask, endless, loaded_toy
 from forerun.base.errors import RequestError
+from forerun.prefix.session import PrefixCache
 from forerun.sampling.options import SamplingOptions
+from forerun.sampling.sampler import Sampler
 
 
 def test_one_prompt_token_is_kept_back_and_chunks_are_as_large_as_allowed():
@@ -136,3 +140,89 @@ def test_log_probabilities_may_be_asked_without_rivals():
     options = SamplingOptions(temperature=0.0, logprobs=True)
     sink = ask(loaded_toy(ToyTarget()), [0, 1], sampling=options)
     assert [entry.top for entry in sink.logprobs] == [()] * 3
+
+
+def recording(look_ahead=0):
+    """A loaded toy whose parts note what is acquired and released."""
+    events = []
+
+    class NotedSampler(Sampler):
+        def add(self, slot, options, prior):
+            events.append(f"add {list(prior)}")
+            super().add(slot, options, prior)
+
+        def remove(self, slot):
+            events.append("remove")
+            super().remove(slot)
+
+    class NotedPrefix(PrefixCache):
+        def begin(self, tokens):
+            events.append("begin")
+            return super().begin(tokens)
+
+        def record(self, tokens):
+            events.append("record")
+            super().record(tokens)
+
+        def forget(self):
+            events.append("forget")
+            super().forget()
+
+    class NotedTarget(ToyTarget):
+        def forward(self, batch, caches):
+            events.append(f"forward {batch.starts[0]}+{batch.width}")
+            assert batch.input_ids.dtype == torch.int64
+            return super().forward(batch, caches)
+
+    target = NotedTarget(endless)
+    loaded = loaded_toy(target, look_ahead=look_ahead)
+    sampler = NotedSampler(vocab_size=VOCABULARY, context_length=200, device=target.facts.device)
+    prefix = NotedPrefix(loaded.caches)
+    return dataclasses.replace(loaded, sampler=sampler, prefix=prefix), target, events
+
+
+def test_what_a_request_acquires_in_order_it_releases_in_reverse():
+    """REQ-1, REQ-2: session, prefill, sampler slot, decode; then session and slot."""
+    loaded, _, events = recording()
+    ask(loaded, [1, 2, 3], 2)
+    assert events == [
+        "begin",
+        "forward 0+2",
+        "add [1, 2, 3]",
+        "forward 2+1",
+        "forward 3+1",
+        "record",
+        "remove",
+    ]
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+@pytest.mark.parametrize("cancel_at", range(7))
+def test_everything_is_released_however_a_request_ends(look_ahead, cancel_at):
+    """REQ-3."""
+    loaded, _, events = recording(look_ahead)
+    ask(loaded, [1, 2, 3], 3, sink=ListSink(cancel_at=cancel_at))
+    assert events[-2:] == ["record", "remove"]
+
+
+@pytest.mark.parametrize("fails_at", [0, 2, 3])
+def test_an_error_releases_everything_and_empties_the_caches(fails_at):
+    """REQ-3."""
+    loaded, target, events = recording()
+    target.fails_at = fails_at
+    with pytest.raises(RuntimeError):
+        ask(loaded, [1, 2, 3], 3)
+    assert events[-2:] == ["forget", "remove"]
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+def test_tokens_are_plain_integers_outside_the_device(look_ahead):
+    """THR-5: int64 tensors on the device, Python ints on the host."""
+    loaded, _, _ = recording(look_ahead)
+    sampling = SamplingOptions(logprobs=True, top_logprobs=2, seed=1)
+    sink = ask(loaded, [1, 2], 3, sampling=sampling)
+    assert {type(token) for token in sink.tokens} == {int}
+    for entry in sink.logprobs:
+        assert {type(token) for token, _ in entry.top} == {int}
+        assert type(entry.token) is int
+        assert type(entry.logprob) is float

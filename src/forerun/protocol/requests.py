@@ -42,9 +42,10 @@ class Message(Struct):
 
 
 class CompletionRequest(Struct):
-    """Either a raw prompt, which is trusted as a whole, or messages for the chat template."""
+    """A raw prompt, which is trusted as a whole, its token ids, or messages for the template."""
 
     prompt: str | None = None
+    prompt_ids: list[int] | None = None  # taken as they are, no BOS added
     messages: list[Message] | None = None
     tools: list[dict[str, JsonValue]] | None = None
     think: bool | str | None = None
@@ -53,6 +54,7 @@ class CompletionRequest(Struct):
     options: dict[str, JsonValue] = {}
     logprobs: bool = False
     top_logprobs: int = 0
+    ignore_eos: bool = False  # go on until the budget ends: for measuring
 
 
 class TokenizeRequest(Struct):

@@ -19,7 +19,8 @@ BOUND_DRAFTS = ("auto", "off")  # no drafter is bound yet; a name that is not bo
 class Limits:
     """The numbers of a loaded model that a request is checked against."""
 
-    context: int
+    context: int  # tokens that are loaded for prompt and answer together
+    max_context: int  # tokens that the model itself could take
     vocab_size: int
 
 
@@ -43,7 +44,7 @@ def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prep
     # normalised for its checks alone: a bias on a token that is not there is the caller's mistake
     sampling.normalised(vocab_size=limits.vocab_size, context_length=limits.context)
     context = _context(options, limits)
-    tokens = _prompt(request, text)
+    tokens = _prompt(request, text, limits)
     if not tokens:
         raise RequestError("empty prompt: it has no tokens")
     if len(tokens) >= context:
@@ -96,9 +97,9 @@ def _sampling(
 
 
 def _context(options: dict[str, OptionValue], limits: Limits) -> int:
-    """The request's own num_ctx is a limit within what is loaded (08 SCH-2)."""
+    """The request's own num_ctx is a limit within what is loaded (08 SCH-2, PRP-8)."""
     asked = options.get("num_ctx")
-    if not isinstance(asked, int):
+    if not isinstance(asked, int) or limits.context == limits.max_context < asked:
         return limits.context
     if asked > limits.context:
         raise RequestError(
@@ -122,9 +123,17 @@ def _stops(options: dict[str, OptionValue]) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _prompt(request: CompletionRequest, text: TextParts) -> list[int]:
-    if (request.prompt is None) == (request.messages is None):
-        raise RequestError("send either a prompt or messages")
+def _prompt(request: CompletionRequest, text: TextParts, limits: Limits) -> list[int]:
+    given = (request.prompt, request.prompt_ids, request.messages)
+    if sum(part is not None for part in given) != 1:
+        raise RequestError("send one of prompt, prompt_ids and messages")
+    if request.prompt_ids is not None:
+        strange = [token for token in request.prompt_ids if not 0 <= token < limits.vocab_size]
+        if strange:
+            raise RequestError(
+                f"prompt_ids holds {strange[0]}; ids are 0 to {limits.vocab_size - 1}"
+            )
+        return request.prompt_ids
     if request.prompt is not None:
         return text.tokenizer.encode_prompt([Span(request.prompt, trusted=True)])
     return text.tokenizer.encode_prompt(text.renderer.render(_chat(request, text), datetime.now()))

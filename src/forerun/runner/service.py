@@ -33,7 +33,8 @@ class ServedModel:
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.engine.context, self.engine.model.facts.vocab_size)
+        facts = self.engine.model.facts
+        return Limits(self.engine.context, facts.max_context, facts.vocab_size)
 
 
 class Service:
@@ -60,7 +61,7 @@ class Service:
         )
         job = Job(
             tokens=prepared.tokens,
-            eos=served.text.tokenizer.eos_ids,
+            eos=frozenset() if request.ignore_eos else served.text.tokenizer.eos_ids,
             sampling=prepared.sampling,
             budget=prepared.budget,
             sink=sink,

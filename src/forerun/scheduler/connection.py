@@ -45,7 +45,9 @@ class Connection:
             for line in lines:
                 yield decode(line, RunnerStatus)
 
-    def complete(self, request: CompletionRequest) -> Iterator[Progress | Chunk | Done]:
+    def complete(
+        self, request: CompletionRequest
+    ) -> Generator[Progress | Chunk | Done, None, None]:
         """The events of a completion, the last one `Done`. A failure is raised.
 
         Closing the iterator disconnects, which cancels the request.

@@ -1,0 +1,39 @@
+"""`forerun create NAME [-f Modelfile]`: a model from a folder, a GGUF file or another model."""
+
+from pathlib import Path
+
+import click
+
+from forerun.cli.progress import import_model
+from forerun.protocol.imports import CreateRequest
+from forerun.settings import Settings
+from forerun.store.modelfile import read_modelfile
+
+
+@click.command("create")
+@click.argument("name")
+@click.option(
+    "-f",
+    "--file",
+    "path",
+    type=click.Path(path_type=Path),
+    default=Path("Modelfile"),
+    show_default=True,
+    help="The Modelfile; paths in it start at its folder.",
+)
+@click.pass_obj
+def command(settings: Settings, name: str, path: Path) -> None:
+    """Make a model from a Modelfile.
+
+    \b
+    FROM ./folder-or-file.gguf       what it is made from; a model's name works too
+    PARAMETER temperature 0.2        any option; `stop` may be repeated
+    SYSTEM \"\"\"You are brief.\"\"\"
+    TEMPLATE \"\"\"...\"\"\"             a Jinja chat template
+    MESSAGE user Hello               turns put before every chat
+    LICENSE \"\"\"...\"\"\"
+    """
+    read_modelfile(path, default_source=".")  # says what is wrong before a process is started
+    text, folder = path.read_text(encoding="utf-8"), str(path.parent.absolute())
+    request = CreateRequest(name=name, modelfile=text, folder=folder)
+    click.echo(f"created {import_model(request, settings)}", err=True)

@@ -1,0 +1,107 @@
+"""`forerun run NAME [PROMPT]`: one answer, or a conversation."""
+
+import sys
+
+import click
+
+from forerun.base.errors import RequestError
+from forerun.base.options import OPTIONS, OptionValue, parse_option
+from forerun.cli.chat import Chat, answer, described, write_now
+from forerun.cli.progress import loaded, pull_if_absent
+from forerun.scheduler.runners import LoadOptions
+from forerun.settings import Settings
+from forerun.store.names import ModelName
+
+
+@click.command("run")
+@click.argument("name")
+@click.argument("prompt", nargs=-1)
+@click.option("--system", help="System prompt, instead of the model's own.")
+@click.option(
+    "-o",
+    "--option",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of the request, such as temperature=0; may be repeated.",
+)
+@click.option("--verbose", is_flag=True, help="Show counts and speeds after each answer.")
+@click.pass_obj
+def command(
+    settings: Settings,
+    name: str,
+    prompt: tuple[str, ...],
+    *,
+    system: str | None,
+    pairs: tuple[str, ...],
+    verbose: bool,
+) -> None:
+    """Chat with a model; with a PROMPT or text piped in, answer once and end.
+
+    A model that is not here yet is pulled first.
+    """
+    model = ModelName.parse(name)
+    options = parse_pairs(pairs)
+    text = _whole_prompt(prompt)
+    pull_if_absent(model, settings)
+    chat = Chat(system=system, options=options)
+    if text is None:
+        from forerun.cli.repl import Repl  # prompt_toolkit takes 100 ms to import
+
+        Repl(model, settings, load_options(options), chat=chat, verbose=verbose).run()
+        return
+    with loaded(model, settings, load_options(options)) as runner:
+        _, figures = answer(runner.connection, chat.request(text), write_now)
+        write_now("\n")
+        if figures is None:
+            raise KeyboardInterrupt
+        if verbose:
+            click.echo(described(figures), err=True)
+
+
+def parse_pairs(pairs: tuple[str, ...]) -> dict[str, OptionValue]:
+    """The options of `-o NAME=VALUE`, checked; a list option collects."""
+    options: dict[str, OptionValue] = {}
+    for pair in pairs:
+        name, separator, text = pair.partition("=")
+        if not separator:
+            raise RequestError(f"-o {pair!r} has no value; write -o NAME=VALUE")
+        value = parse_option(name.strip(), text.strip())
+        former = options.get(name.strip())
+        if isinstance(former, list) and isinstance(value, list):
+            value = former + value
+        options[name.strip()] = value
+    return options
+
+
+def load_options(options: dict[str, OptionValue]) -> LoadOptions:
+    """What among `options` is fixed when a model is loaded."""
+    given = {name: options[name] for name in options if OPTIONS[name].load_time}
+    num_ctx, num_thread = given.get("num_ctx"), given.get("num_thread")
+    return LoadOptions(
+        num_ctx=num_ctx if isinstance(num_ctx, int) else None,
+        num_thread=num_thread if isinstance(num_thread, int) else None,
+        device="cpu" if given.get("num_gpu") == 0 else None,
+    )
+
+
+def _whole_prompt(words: tuple[str, ...]) -> str | None:
+    """The arguments, then what is piped in; None: there is neither, so this is a conversation."""
+    piped = "" if sys.stdin is None or sys.stdin.isatty() else _read_pipe()
+    parts = [part for part in (" ".join(words), piped) if part.strip()]
+    if not parts and not words and sys.stdin is not None and sys.stdin.isatty():
+        return None
+    if not parts:
+        raise RequestError("the prompt is empty; give it as an argument or pipe it in")
+    return "\n".join(parts)
+
+
+def _read_pipe() -> str:
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"standard input is not UTF-8: byte {error.start} is {data[error.start]:#04x}; "
+            "convert it first, for example with iconv"
+        ) from None

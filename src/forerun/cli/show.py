@@ -1,0 +1,88 @@
+"""`forerun show NAME`: what a model consists of."""
+
+import click
+
+from forerun.base.units import format_bytes
+from forerun.cli.list import table
+from forerun.settings import Settings
+from forerun.store.modelfile import format_modelfile
+from forerun.store.names import ModelName
+from forerun.store.store import Store
+from forerun.store.stored import StoredModel
+
+SECTIONS = ("info", "parameters", "template", "system", "license", "modelfile")
+NOTHING = "none"
+
+
+@click.command("show")
+@click.argument("name")
+@click.option(
+    "--section",
+    type=click.Choice(SECTIONS),
+    default="info",
+    show_default=True,
+    help="What to show.",
+)
+@click.option("--verbose", is_flag=True, help="List the tensors too.")
+@click.pass_obj
+def command(settings: Settings, name: str, section: str, verbose: bool) -> None:
+    """Show what a model consists of."""
+    model = Store(settings.models).get(ModelName.parse(name))
+    click.echo(text_of(model, section))
+    if verbose:
+        rows = [[layer.name, format_bytes(layer.blob.size)] for layer in model.tensors]
+        click.echo("\n" + table(["TENSOR", "SIZE"], rows))
+
+
+def text_of(model: StoredModel, section: str) -> str:
+    """One section of `show`, as text."""
+    if section == "info":
+        return table(["", ""], _info(model)).lstrip()
+    if section == "parameters":
+        lines = [f"{name} {_shown(value)}" for name, value in model.parameters.items()]
+        return "\n".join(lines) or NOTHING
+    if section == "template":
+        return template_of(model) or NOTHING
+    if section == "system":
+        return model.system or NOTHING
+    if section == "license":
+        return "\n\n".join(model.licenses) or NOTHING
+    return format_modelfile(model)
+
+
+def template_of(model: StoredModel) -> str | None:
+    """The chat template: the Modelfile's, else the checkpoint's own."""
+    if model.template is not None:
+        return model.template
+    layer = model.json_layer("tokenizer_config.json")
+    found = model.json("tokenizer_config.json").get("chat_template") if layer else None
+    return found if isinstance(found, str) else None
+
+
+def _info(model: StoredModel) -> list[list[str]]:
+    config = model.json("config.json")
+    nested = config.get("text_config")
+    inner = nested if isinstance(nested, dict) else {}
+    stated = model.config
+    architectures = config.get("architectures")
+    first = architectures[0] if isinstance(architectures, list) and architectures else "unknown"
+    rows = [
+        ["name", str(model.name)],
+        ["architecture", str(first)],
+        ["context length", str({**config, **inner}.get("max_position_embeddings", "unknown"))],
+        ["embedding length", str({**config, **inner}.get("hidden_size", "unknown"))],
+        ["layers", str({**config, **inner}.get("num_hidden_layers", "unknown"))],
+        ["weights", stated.file_type or "as published"],
+        ["size", format_bytes(model.manifest.size)],
+        ["digest", str(model.digest)],
+        ["capabilities", ", ".join(stated.capabilities) or NOTHING],
+    ]
+    if stated.origin is not None:
+        rows.append(["source", f"{stated.origin.source} {stated.origin.version}".strip()])
+    if model.draft is not None:
+        rows.append(["draft", model.draft.architecture])
+    return rows
+
+
+def _shown(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

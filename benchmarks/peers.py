@@ -3,8 +3,8 @@
     python benchmarks/peers.py --gguf SmolLM2-135M-Instruct.Q4_1.gguf \\
         [--llama-bench PATH] [--q4-0 OTHER.gguf] [--rounds 7] [--new-tokens 128]
 
-Contenders: forerun's runner on its int4 import of that file; transformers' `generate` in bf16 on the
-dequantised weights; llama.cpp on the file itself and, with --q4-0, on its own best quantisation.
+Contenders: forerun's runner on its int4 import of that file; transformers' `generate` in bf16 on
+the dequantised weights; llama.cpp on the file itself and, with --q4-0, on its own best quantisation.
 Greedy; decode only, prefill is taken out of every figure.
 """
 
@@ -25,9 +25,9 @@ from forerun.scheduler.runners import LoadOptions, RunnerProcess
 from forerun.settings import Settings
 
 PROMPT = (
-    "Write a long and detailed story about a lighthouse keeper who finds a strange map on the shore "
-    "after a storm, and about the journey on which the map leads her. Describe the sea, the islands "
-    "that she passes, the people whom she meets, and what she finds in the end."
+    "Write a long and detailed story about a lighthouse keeper who finds a strange map on the "
+    "shore after a storm, and about the journey on which the map leads her. Describe the sea, the "
+    "islands that she passes, the people whom she meets, and what she finds in the end."
 )
 DEPTH = 59  # tokens of context before the first decoded one
 

@@ -98,6 +98,6 @@ def test_text_of_a_wrong_type_names_the_option(name: str, text: str) -> None:
 
 
 def test_the_default_penalty_is_none() -> None:
-    """04 OPT-2, OPT-3: 1.0 everywhere; 1.1 must not come from anywhere (08 T11)."""
+    """04 OPT-2, 04 OPT-3: 1.0 everywhere; 1.1 must not come from anywhere (08 T11)."""
     assert OPTIONS["repeat_penalty"].default == 1.0
     assert OPTIONS["presence_penalty"].default == OPTIONS["frequency_penalty"].default == 0.0

@@ -192,7 +192,6 @@ class KVCache:
             try:
                 return self._shape.empty(self._context)
             except RuntimeError as refusal:  # what torch raises when the system has no more
-                self._reserve = False
                 _log_refusal(self._context, str(refusal))
         capacity = max(self._smallest_class, 1 << (needed - 1).bit_length())
         return self._shape.empty(min(capacity, self._context))

@@ -126,8 +126,7 @@ class Distribution:
             return keys.new_full((len(self),), NO_TOKEN)
         if probs.shape[-1] == 1:  # a point mass needs no noise (SED-5)
             return torch.where(probs > 0, ids, NO_TOKEN).squeeze(-1)
-        score = (probs.log() + gumbel(keys, ids)).masked_fill_(probs <= 0, -torch.inf)
-        return first_best(score, ids)
+        return first_best(probs.log() + gumbel(keys, ids), ids)  # finite noise keeps -inf as it is
 
     def _as_columns(self) -> tuple[Tensor, Tensor]:
         """Probabilities and ids to draw from; noise costs much more than finding what needs it."""

@@ -4,6 +4,7 @@ What a call must draw is worked out from scores, options, seed and position alon
 rounding could decide either way is not compared, and the model follows it.
 """
 
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -32,7 +33,7 @@ OPTIONS = st.builds(
     SamplingOptions,
     temperature=st.sampled_from([0.0, 0.5, 1.0, 2.0]),
     top_k=st.sampled_from([0, 1, 2, 4, 40]),
-    top_p=st.sampled_from([0.0, 0.4, 0.85, 1.0]),
+    top_p=st.sampled_from([0.0, 0.4, 0.95, 1.0]),
     min_p=st.sampled_from([0.0, 0.0, 0.2]),
     repeat_last_n=st.sampled_from([-1, 0, 2, 3, 64]),
     repeat_penalty=st.sampled_from([0.0, 1.0, 1.0, 1.3]),
@@ -43,6 +44,16 @@ OPTIONS = st.builds(
 )
 ALLOWED = st.sets(st.integers(0, VOCAB - 1), min_size=1)
 SLOT = st.integers(0, 2)
+
+
+@contextmanager
+def threads(count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def rows_of(logits):
@@ -184,10 +195,10 @@ def test_the_fused_and_the_serial_pass_agree(options, other, priors, logits, wan
         assert torch.equal(first.logprobs.top_values, second.logprobs.top_values[[0, 2]])
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     options=OPTIONS,
-    vocab=st.sampled_from([33, 1000, 6000, 49_153]),
+    vocab=st.sampled_from([33, 1000, 49_153]),
     seed=st.integers(0, 1000),
     half=st.booleans(),
 )
@@ -197,13 +208,14 @@ def test_a_row_of_a_real_vocabulary_draws_the_same_in_any_company(options, vocab
     Probabilities are compared bit for bit, since a last bit may decide a draw.
     """
     generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(5, vocab, generator=generator) * 3
+    logits = torch.randn(3, vocab, generator=generator) * 3
     logits = logits.bfloat16() if half else logits
     made = sampler(vocab, CONTEXT)
     made.add(0, options, [1, 2, 3])
-    whole = made.distribution(0, logits)
-    for row in range(5):
-        alone = made.distribution(0, logits[row : row + 1])
+    with threads(2):  # which a long row alone would be split over
+        whole = made.distribution(0, logits)
+        singles = [made.distribution(0, logits[row : row + 1]) for row in range(3)]
+    for row, alone in enumerate(singles):
         assert torch.equal(whole.rows(slice(row, row + 1)).dense(vocab), alone.dense(vocab))
 
 
@@ -211,13 +223,16 @@ def test_a_row_of_a_real_vocabulary_draws_the_same_in_any_company(options, vocab
 @given(
     vocab=st.sampled_from([50, 700, 6000]),
     count=st.integers(2, 45),
+    levels=st.sampled_from([6, 10**6]),
     allowed=st.sampled_from([None, 3, 60]),
     seed=st.integers(0, 1000),
 )
-def test_top_k_keeps_the_largest_and_of_equals_the_smallest_ids(vocab, count, allowed, seed):
-    """ORD-2, ORD-6, F9: of few values, so that most scores tie, and with a row mostly blocked."""
+def test_top_k_keeps_the_largest_and_of_equals_the_smallest_ids(
+    vocab, count, levels, allowed, seed
+):
+    """ORD-2, ORD-6, F9: where most scores tie or none does, and with a row mostly blocked."""
     generator = torch.Generator().manual_seed(seed)
-    scores = torch.randint(0, 6, (2, vocab), generator=generator).float()
+    scores = torch.randint(0, levels, (2, vocab), generator=generator) * (6 / levels)
     if allowed:
         scores[0].masked_fill_(torch.arange(vocab) >= allowed, -torch.inf)
     made = sampler(vocab, CONTEXT)

@@ -1,6 +1,8 @@
 """Samplers, masks and devices for the sampler's tests."""
 
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -37,6 +39,21 @@ def words(*rows: Collection[int], vocab: int = 8) -> Tensor:
             row[token // 32] |= 1 << token % 32
         packed.append([word - 2**32 if word >= 2**31 else word for word in row])
     return torch.tensor(packed, dtype=torch.int32)
+
+
+@contextmanager
+def no_waiting(device: str) -> Iterator[None]:
+    """On CUDA, a read by the host raises inside."""
+    if device != "cuda":
+        yield
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode says of itself that it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def chi_square(counts: Sequence[int], probs: Sequence[float]) -> float:

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from forerun.sampling.distribution import NO_TOKEN, Distribution, first_best
+from forerun.sampling.noise import Purpose
 from forerun.sampling.options import SamplingOptions
-from unit.sampling.making import DEVICES, one_slot, words
+from unit.sampling.making import DEVICES, no_waiting, one_slot, words
 
 PLAIN = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0)
 PENALISED = replace(PLAIN, presence_penalty=1.5, repeat_last_n=4, seed=3)
@@ -146,19 +147,15 @@ def test_log_probabilities_are_dense_and_minus_infinity_outside():
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_slicing_joining_moving_and_residuals_keep_to_the_device(device):
-    """DST-10: on CUDA any read by the host would raise here."""
+    """DST-10."""
     target = SPARSE.to(torch.device(device))
     draft = Distribution(target.probs.flip(0), target.ids)
-    if device == "cuda":
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    keys = torch.zeros(2, dtype=torch.int64, device=device)
+    with no_waiting(device):
         joined = Distribution.cat([target.rows(slice(1)), target.rows(slice(1, 2))])
         left = joined.residual(draft)
-        tokens = left.draw(torch.zeros(2, dtype=torch.int64, device=device))
+        tokens = left.draw(keys)
         left.prob(tokens)
-    finally:
-        if device == "cuda":
-            torch.cuda.set_sync_debug_mode("default")
     assert tokens.device.type == device
 
 
@@ -237,3 +234,20 @@ def test_the_bias_shapes_drafts_and_target_alike():
     made = one_slot(replace(PLAIN, logit_bias=((4, 100.0),)))
     rows = made.distribution(0, FLAT.expand(3, -1), torch.tensor([1, 2]))
     assert rows.dense(8)[:, 4].tolist() == pytest.approx([1.0] * 3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("top_k", [0, 1, 3])
+def test_sampling_and_asking_never_make_the_host_wait(device, top_k):
+    """DST-10, BAT-1: the ids are the only thing to read, and the caller reads them."""
+    options = replace(PENALISED, top_k=top_k, logit_bias=((1, 2.0),), logprobs=True)
+    logits, drafts = torch.randn(3, 8, device=device), torch.tensor([1, 2], device=device)
+    with no_waiting(device):
+        made = one_slot(options, [1, 2, 3], device=device)
+        made.sample([0], logits[:1], [3])
+        made.commit(0, [4, 5])
+        rows = made.distribution(0, logits, drafts)
+        left = rows.residual(rows.rows(slice(0, 3))).draw(made.keys(0, [4, 5, 6], Purpose.RESIDUAL))
+        made.logprobs(0, logits, left)
+        made.sample([0], logits[:1], [7])
+    assert left.tolist()

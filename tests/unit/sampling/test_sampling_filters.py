@@ -10,10 +10,10 @@ from unit.sampling.making import DEVICES, one_slot
 TINY = [1e-3, 1e-7, 1e-30, 1e-45]
 
 
-def kept(logits, **options):
-    """The tokens that can be drawn, and the distribution, of one row of logits."""
+def kept(logits, device="cpu", **options):
+    """The tokens that can be drawn from one row of logits."""
     off = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
-    row = filtered(torch.tensor([logits]), SamplingOptions(**{**off, **options}))
+    row = filtered(torch.tensor([logits], device=device), SamplingOptions(**{**off, **options}))
     return set(row.dense(len(logits))[0].nonzero().flatten().tolist())
 
 
@@ -25,10 +25,20 @@ def test_temperature_comes_before_top_p_and_min_p():
     assert kept([0.0, -2.0, -4.0], min_p=0.1, temperature=1.0) == {0, 1}
 
 
-def test_top_k_comes_before_top_p():
+@pytest.mark.parametrize("device", DEVICES)
+def test_top_k_comes_before_top_p(device):
     """ORD-1, ORD-3: top-p weighs probabilities of what top-k left."""
-    assert kept([1.0, 1.0, 0.0, 0.0], top_p=0.5, top_k=2) == {0}
-    assert kept([1.0, 1.0, 0.0, 0.0], top_p=0.5) == {0, 1}
+    assert kept([0.0, 1.0, 1.0, 0.0], device=device, top_p=0.5, top_k=2) == {1}
+    assert kept([0.0, 1.0, 1.0, 0.0], device=device, top_p=0.5) == {1, 2}
+
+
+def test_a_mask_that_leaves_less_than_top_k_leaves_the_layout():
+    """DST-7: rows of one slot can always be joined."""
+    logits = torch.tensor([[1.0, -torch.inf, -torch.inf, 2.0], [4.0, 3.0, 2.0, 1.0]])
+    options = SamplingOptions(temperature=1.0, top_k=3, top_p=1.0)
+    each = [filtered(logits[row : row + 1], options) for row in range(2)]
+    assert [row.probs.shape for row in each] == [(1, 3), (1, 3)]
+    assert (each[0].probs > 0).sum() == 2
 
 
 @pytest.mark.parametrize(("top_k", "columns"), [(1, 1), (2, 2), (4, 4), (0, None), (5, None)])

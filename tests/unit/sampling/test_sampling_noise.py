@@ -26,6 +26,8 @@ VECTORS = [
     ((42, 17, 2, 49151), 0x35DD0225AC7AD1C2, 903676453),
     ((2**63 - 1, 8191, 3, 7), 0xF0136894083BD477, 4027803797),
     ((2**64 - 1, 2**20, 0, 151935), 0x2DF0384B4A770B23, 770717771),
+    ((0, 0, 0, 8997820), 0x00000007B66C0AA6, 7),  # close to 0
+    ((0, 0, 0, 7528502), 0xFFFFFFD1F513F1B6, 4294967249),  # rounds up to 1, so it is held below
 ]
 CASES = [
     (seed, position, purpose, token)
@@ -86,11 +88,11 @@ def test_the_ends_of_the_uniform_stay_inside_the_interval():
     """SED-1: no infinite noise, and u = 1 never happens."""
     assert plain_uniform(0) == 2**-32
     assert plain_uniform(2**64 - 1) == 1 - 2**-24
-    keys = torch.tensor([draw_key(seed_key(1), 0, Purpose.TARGET)])
-    values = uniform(keys, torch.arange(200_000))
-    assert values.min() > 0
-    assert values.max() < 1
-    assert gumbel(keys, torch.arange(200_000)).isfinite().all()
+    keys = torch.tensor([draw_key(seed_key(0), 0, Purpose.TARGET)])
+    ends = torch.tensor([8997820, 7528502])
+    assert uniform(keys, ends).max() == 1 - 2**-24
+    assert uniform(keys, ends).min() == 7 * 2**-32
+    assert gumbel(keys, ends).isfinite().all()
 
 
 def test_purposes_seeds_positions_and_tokens_have_noise_of_their_own():

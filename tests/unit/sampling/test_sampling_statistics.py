@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from forerun.sampling.distribution import Distribution
-from forerun.sampling.noise import Purpose
+from forerun.sampling.noise import Purpose, draw_key, seed_key
 from forerun.sampling.options import SamplingOptions
 from unit.sampling.making import DEVICES, chi_square, one_slot
 
@@ -35,10 +35,8 @@ def test_draws_follow_their_row_down_to_a_probability_of_a_thousandth(sparse, pu
 
 def test_draws_follow_their_row_over_seeds_too():
     """F11: one position, 20,000 seeds, as many short requests with seeds in a row make them."""
-    keys = []
-    for seed in range(DRAWS):
-        keys.append(one_slot(SamplingOptions(seed=seed)).keys(0, [17], Purpose.TARGET))
-    drawn = Distribution(RARE.expand(DRAWS, -1)).draw(torch.cat(keys))
+    keys = [draw_key(seed_key(seed), 17, Purpose.TARGET) for seed in range(DRAWS)]
+    drawn = Distribution(RARE.expand(DRAWS, -1)).draw(torch.tensor(keys))
     assert chi_square(counted(drawn), RARE[0].tolist()) < LIMIT
 
 

@@ -4,7 +4,7 @@
         [--llama-bench PATH] [--q4-0 OTHER.gguf] [--rounds 7] [--new-tokens 128]
 
 Contenders: forerun's runner on its int4 import of that file; transformers' `generate` in bf16 on
-the dequantised weights; llama.cpp on the file itself and, with --q4-0, on its own best quantisation.
+the dequantised weights; llama.cpp on the file itself and, with --q4-0, on its best quantisation.
 Greedy; decode only, prefill is taken out of every figure.
 """
 

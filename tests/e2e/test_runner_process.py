@@ -111,6 +111,17 @@ def test_completions_end_with_exactly_one_done(runner):
     assert done.figures.load_seconds > 0
 
 
+def test_a_text_may_be_told_to_run_to_its_budget(runner):
+    """For measuring: a stop token is a token like others."""
+    always_ending = {"logit_bias": {"258": 100}, "temperature": 0, "num_predict": 4}
+    ends = CompletionRequest(prompt_ids=[97], options=always_ending)
+    *_, done = runner.connection.complete(ends)
+    assert (done.reason, done.figures.generated_tokens) == ("stop", 0)
+    goes_on = CompletionRequest(prompt_ids=[97], options=always_ending, ignore_eos=True)
+    *_, done = runner.connection.complete(goes_on)
+    assert (done.reason, done.figures.generated_tokens) == ("length", 4)
+
+
 def test_each_answer_is_json_lines(runner):
     body = b'{"prompt":"a","options":{"num_predict":3,"temperature":0}}'
     answer = raw(runner, post("/v1/completions", body))
@@ -150,7 +161,7 @@ def test_embed(runner):
 @pytest.mark.parametrize(
     ("request_", "error", "says"),
     [
-        (CompletionRequest(), RequestError, "either a prompt or messages"),
+        (CompletionRequest(), RequestError, "send one of prompt"),
         (ask("a", top_p=7), RequestError, "top_p is 7"),
         (ask("a", nonsense=7), RequestError, "nonsense"),
         (ask("a" * 600), RequestError, "600 tokens and the context is 512"),

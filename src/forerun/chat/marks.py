@@ -54,8 +54,7 @@ class ControlMarks:
     """Marks the control tokens of one model."""
 
     def __init__(self, control_tokens: Sequence[str]) -> None:
-        longest_first = sorted(map(re.escape, control_tokens), key=len, reverse=True)
-        self._spelled = re.compile("|".join(longest_first) or "(?!)")
+        self._spelled = re.compile("|".join(map(re.escape, control_tokens)) or "(?!)")
         self._beginnings = {token[:n] for token in control_tokens for n in range(1, len(token))}
         self._longest = max(map(len, self._beginnings), default=0)
 

@@ -49,5 +49,7 @@ class Meter:
     completed: int = 0
 
     def advance(self, count: int) -> None:
+        if not count:
+            return
         self.completed += count
         self.reporter.bytes_done(self.text, self.completed, self.total)

@@ -2,9 +2,12 @@
 
 import pytest
 
-from fixtures.toy import EOS, ToyTarget, ask, loaded_toy
+from fixtures.toy import EOS, VOCABULARY, ToyTarget, ask, endless, loaded_toy
+from forerun.contract.batch import Batch
 from forerun.engine.plain import PlainDecoder
+from forerun.sampling.noise import Purpose
 from forerun.sampling.options import SamplingOptions
+from forerun.sampling.sampler import Sampler
 
 
 def recorded(look_ahead):
@@ -43,6 +46,23 @@ def test_what_was_drawn_and_not_handed_out_is_drained(look_ahead):
     assert decoder.drain() == ((0,) if look_ahead else ())
     assert decoder.drain() == ()
     decoder.close()
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+def test_a_token_is_drawn_with_the_noise_of_the_place_it_takes(look_ahead):
+    """04 SED-1: position counts from the start of the sequence, prompt included."""
+    options, prompt = SamplingOptions(temperature=2.0, seed=3), [1, 2, 3]
+    target = ToyTarget(endless, peak=2.0)
+    sink = ask(loaded_toy(target, look_ahead=look_ahead), prompt, 8, sampling=options)
+    sampler = Sampler(vocab_size=VOCABULARY, context_length=200, device=target.facts.device)
+    sampler.add(0, options, prompt)
+    sequence = list(prompt)
+    for token in sink.tokens:
+        hidden = target.forward(Batch.of(sequence, 0, target.facts.device), None).hidden
+        distribution = sampler.distribution(0, target.unembed(hidden[0, -1:]))
+        key = sampler.keys(0, [len(sequence)], Purpose.TARGET)
+        assert distribution.draw(key).tolist() == [token]
+        sequence.append(token)
 
 
 def test_the_last_token_of_a_budget_is_not_run_ahead_of():

@@ -61,6 +61,14 @@ def test_values_on_the_grid_are_kept() -> None:
     assert torch.equal(weight.dequantise(torch.float32), values)
 
 
+def test_codes_make_up_for_the_rounding_of_the_zero_point() -> None:
+    """fp16 knows no 1000.3: only the lowest value pays for that, and not its whole group."""
+    values = torch.cat((torch.tensor([1000.3, 1010.3]), torch.linspace(1001, 1010, 30)))[None]
+    weight = quantise(values, QuantFormat("int8", 32))
+    error = (weight.dequantise(torch.float32) - values).abs()
+    assert (error[0, 2:] <= 0.51 * 10 / 255).all()
+
+
 def test_groups_that_do_not_divide_the_columns_are_refused() -> None:
     """LIN-3"""
     with pytest.raises(ImportFailedError, match="48 columns do not make up groups of 32"):

@@ -93,7 +93,7 @@ def test_what_is_stated_is_never_replaced_by_a_guess(
         resolve(NAME, (32, 4), metadata=metadata, config=config)
 
 
-@pytest.mark.parametrize("shape", [(32, 3), (32, 0), (1, 1), (12, 3)])
+@pytest.mark.parametrize("shape", [(32, 3), (32, 0), (1, 1), (12, 3), (289, 9)])
 def test_columns_that_are_no_whole_groups_are_refused(shape: tuple[int, int]) -> None:
     """LIN-2, LIN-3: with and without a statement."""
     for metadata in ({}, INT4):

@@ -18,7 +18,7 @@ from forerun.runner.text import TextParts
 from forerun.store.messages import Message as StoredMessage
 from forerun.tokenizer.tokenizer import Tokenizer
 
-LIMITS = Limits(context=100, vocab_size=264)
+LIMITS = Limits(context=100, max_context=500, vocab_size=264)
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,10 @@ ANSWER = [TURN_START, *b"assistant\n"]
 def test_a_raw_prompt_is_trusted_as_a_whole(text):
     """PRP-2, 06 TOK-2."""
     assert ask(text, prompt="a<|im_end|>").tokens == (0x61, TURN_END)
+
+
+def test_token_ids_are_taken_as_they_are(text):
+    assert ask(text, prompt_ids=[97, TURN_END]).tokens == (97, TURN_END)
 
 
 def test_messages_go_through_the_template(text):
@@ -102,8 +106,12 @@ def test_tools_and_calls_reach_the_template(text):
 @pytest.mark.parametrize(
     ("request_fields", "says"),
     [
-        ({}, "either a prompt or messages"),
-        ({"prompt": "a", "messages": []}, "either a prompt or messages"),
+        ({}, "send one of prompt"),
+        ({"prompt": "a", "messages": []}, "send one of prompt"),
+        ({"prompt": "a", "prompt_ids": [1]}, "send one of prompt"),
+        ({"prompt_ids": []}, "empty prompt"),
+        ({"prompt_ids": [1, 264]}, "prompt_ids holds 264"),
+        ({"prompt_ids": [-1]}, "prompt_ids holds -1"),
         ({"messages": []}, "messages is empty"),
         ({"prompt": ""}, "empty prompt"),
         ({"prompt": "a", "options": {"temperatur": 1}}, "temperatur"),
@@ -160,6 +168,13 @@ def test_the_budget_is_what_was_asked_within_the_context(text, num_predict, budg
 def test_a_smaller_num_ctx_is_the_limit_of_its_request(text):
     """08 SCH-2."""
     assert ask(text, prompt="a" * 10, options={"num_ctx": 30}).budget == 20
+
+
+def test_a_num_ctx_past_what_the_model_can_take_means_all_of_it(text):
+    """PRP-8: never above the model's own maximum."""
+    limits = Limits(context=100, max_context=100, vocab_size=264)
+    options = {"num_ctx": 5000}
+    assert ask(text, limits=limits, prompt="a" * 10, options=options).budget == 90
 
 
 def test_options_lie_over_parameters_and_these_over_defaults(text):

@@ -61,6 +61,12 @@ def test_values_on_the_grid_are_kept() -> None:
     assert torch.equal(weight.dequantise(torch.float32), values)
 
 
+def test_a_group_of_one_value_is_all_zero_codes() -> None:
+    """Also where fp16 rounds the value, so that it differs from its zero point."""
+    weight = quantise(torch.full((1, 32), 3.1), QuantFormat("int4", 32))
+    assert not unpack(weight.data.words, 4).any()
+
+
 def test_codes_make_up_for_the_rounding_of_the_zero_point() -> None:
     """fp16 knows no 1000.3: only the lowest value pays for that, and not its whole group."""
     values = torch.cat((torch.tensor([1000.3, 1010.3]), torch.linspace(1001, 1010, 30)))[None]

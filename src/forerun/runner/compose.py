@@ -38,7 +38,11 @@ def load_engine(
 
     Raises LoadError naming the device, config field, tensor or file at fault.
     """
-    device = choose_device(request.device)
+    on_cpu = _stated(stored, "num_gpu") == 0
+    device = choose_device(request.device or ("cpu" if on_cpu else None))
+    threads = request.threads or _stated(stored, "num_thread")
+    if threads:
+        torch.set_num_threads(threads)
     with torch.inference_mode(False):  # weights and caches are ordinary tensors (LOD-1)
         model = _load_weights(stored, device, request.cpu_kernels, progress)
         context = choose_context(request, stored, model)
@@ -69,12 +73,21 @@ def choose_device(wanted: str | None) -> torch.device:
 
 def choose_context(request: LoadRequest, stored: StoredModel, model: TargetModel) -> int:
     """Tokens of context: what was asked, else the model's parameter, else by device (PRP-8)."""
-    stated = stored.parameters.get("num_ctx")
-    chosen = request.num_ctx or (stated if isinstance(stated, int) else None)
-    chosen = chosen or request.default_context or _automatic_context(model.facts.device)
+    chosen = (
+        request.num_ctx
+        or _stated(stored, "num_ctx")
+        or request.default_context
+        or _automatic_context(model.facts.device)
+    )
     if chosen > model.facts.max_context:
         log.info("context %d cut to the model's %d", chosen, model.facts.max_context)
     return min(chosen, model.facts.max_context)
+
+
+def _stated(stored: StoredModel, name: str) -> int | None:
+    """A whole number among the model's own parameters."""
+    value = stored.parameters.get(name)
+    return value if isinstance(value, int) else None
 
 
 def _automatic_context(device: torch.device) -> int:

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from forerun.base.errors import RequestError, UnsupportedError
-from forerun.base.options import OptionValue, check_options
+from forerun.base.logs import logger
+from forerun.base.options import OPTIONS, OptionValue, check_options
 from forerun.base.spans import Span
 from forerun.chat.render import ChatRequest
 from forerun.protocol.requests import CompletionRequest, Message
 from forerun.runner.text import TextParts
 from forerun.sampling.options import SamplingOptions
+
+log = logger(__name__)
 
 MAX_TOP_LOGPROBS = 20  # 08 API-5
 BOUND_DRAFTS = ("auto", "off")  # no drafter is bound yet; a name that is not bound is a 400
@@ -39,6 +42,9 @@ def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prep
     if request.format is not None and request.format != "":
         raise UnsupportedError("format is not supported yet; leave it out and check the answer")
     options = check_options(dict(request.options))
+    inert = [name for name in options if OPTIONS[name].inert]
+    if inert:
+        log.debug("options without effect: %s", ", ".join(inert))
     layered = {**text.parameters, **options}
     sampling = _sampling(request, text, options)
     # normalised for its checks alone: a bias on a token that is not there is the caller's mistake

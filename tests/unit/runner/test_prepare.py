@@ -177,6 +177,13 @@ def test_a_num_ctx_past_what_the_model_can_take_means_all_of_it(text):
     assert ask(text, limits=limits, prompt="a" * 10, options=options).budget == 90
 
 
+def test_options_without_effect_are_accepted(text, caplog):
+    """08 OPT: one debug line names them."""
+    with caplog.at_level("DEBUG", logger="forerun"):
+        ask(text, prompt="a", options={"num_keep": 4, "typical_p": 1, "main_gpu": 0})
+    assert "num_keep, typical_p, main_gpu" in caplog.text
+
+
 def test_options_lie_over_parameters_and_these_over_defaults(text):
     """04 OPT-4."""
     parameters = {"temperature": 0.1, "top_k": 7, "stop": ["model"], "num_predict": 5, "num_ctx": 9}

@@ -388,3 +388,14 @@ def test_killing_the_parent_leaves_no_orphan(settings):
     parent.wait()
     parent.stdout.close()
     assert wait_until(lambda: gone(pid), 5)
+
+
+def test_a_lost_device_ends_the_process_with_its_reason():
+    """THR-4: after it no call can work; the reason is the last error line."""
+    code = (
+        "from forerun.runner.serving import end_at_once\n"
+        "end_at_once(RuntimeError('device-side assert triggered'))\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 1
+    assert "device-side assert" in found.stderr.splitlines()[-1]

@@ -30,7 +30,7 @@ class Runner:
         self.state = LoadState()
         self.service: Service | None = None
         self._request = request
-        self._thread = DeviceThread(threads=request.threads, on_lost=_end_at_once)
+        self._thread = DeviceThread(threads=request.threads, on_lost=end_at_once)
 
     async def run(self, listener: socket.socket) -> str:
         """Serve until told to end; returns why the load failed, "" if it did not."""
@@ -69,7 +69,7 @@ class Runner:
             server.should_exit = True
 
 
-def _end_at_once(error: BaseException) -> None:
+def end_at_once(error: BaseException) -> None:
     """THR-4: after a lost device no call can work; the reason is the last error line."""
     sys.stderr.write(f"the device is lost: {error}\n")
     sys.stderr.flush()

@@ -4,6 +4,8 @@ The child's standard input is a pipe that only this process holds, so it closes 
 ends, however that happens; a child of ours takes that as its own end.
 """
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -38,6 +40,8 @@ class ChildProcess:
             env=dict(environment),
             start_new_session=True,
         )
+        self._closing = threading.Lock()
+        self._closed = False
         self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
         self._pump = threading.Thread(target=self._keep_errors, args=(echo,), daemon=True)
         self._pump.start()
@@ -73,13 +77,27 @@ class ChildProcess:
         return next((line for line in reversed(lines) if line), "it said nothing")
 
     def close(self) -> None:
-        """Kill the child and wait until it is gone. Idempotent, and safe after a crash."""
-        self._process.kill()
-        self._process.wait()
-        self._pump.join()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            with suppress(OSError):  # what was written to a dead child cannot be flushed
-                _pipe(pipe).close()
+        """Kill the child and all it started, wait until it is gone. Idempotent, also after a crash.
+
+        Another thread that closes meanwhile waits too.
+        """
+        with self._closing:
+            if self._closed:
+                return
+            self._kill()
+            self._process.wait()
+            self._pump.join()
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                with suppress(OSError):  # what was written to a dead child cannot be flushed
+                    _pipe(pipe).close()
+            self._closed = True
+
+    def _kill(self) -> None:
+        if os.name == "posix":
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # its session is its own
+        else:
+            self._process.kill()
 
     def _keep_errors(self, echo: bool) -> None:
         for line in _pipe(self._process.stderr):

@@ -1,6 +1,7 @@
 """Children of ours: 08 RUN-3, RUN-6, RUN-8."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,12 @@ def gone(pid):
     return False
 
 
+def ended(pid):
+    """Also of a process that nobody has reaped."""
+    status = Path(f"/proc/{pid}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
 def test_close_returns_when_the_process_is_gone_and_reaped():
     """08 RUN-6, T1: the next load begins right after `close` returns."""
     hanging = child("hang")
@@ -32,6 +39,19 @@ def test_close_returns_when_the_process_is_gone_and_reaped():
     assert gone(hanging.pid)
     assert hanging.exited
     hanging.close()  # idempotent (RUN-8)
+
+
+def test_close_takes_what_the_child_started_with_it():
+    """RUN-13: no orphan, whoever holds the pipes by then."""
+    parent = child("family")
+    grandchild = int(next(parent.lines()))
+    parent._process.wait()
+    assert not ended(grandchild)
+    parent.close()
+    deadline = time.monotonic() + 5
+    while not ended(grandchild) and time.monotonic() < deadline:
+        time.sleep(0.01)  # it is not ours to wait for
+    assert ended(grandchild)
 
 
 def test_the_last_line_of_standard_error_is_kept_for_messages():

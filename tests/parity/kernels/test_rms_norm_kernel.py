@@ -52,6 +52,14 @@ def test_one_outlier_in_a_row_leaves_the_others_right() -> None:
     check(x, weight)
 
 
+def test_many_rows_take_the_reference() -> None:
+    """Bit for bit, as a few rows do not: the form would read each twice."""
+    x, weight = inputs((MOST_ROWS + 1, 1000), torch.float32)
+    want = rms_norm(x, weight, EPS)
+    assert torch.equal(LayerNormForm(weight, EPS)(x), want)
+    assert not torch.equal(LayerNormForm(weight, EPS)(x[:-1]), want[:-1])
+
+
 def test_strided_rows() -> None:
     x, weight = inputs((4, 256), torch.float32)
     check(x[:, ::2], weight[::2])

@@ -40,7 +40,9 @@ class PackedWeight:
         """The chosen output rows: a view for a slice, a copy for int64 indices."""
         data, scale = self.data, self.global_scale
         bias = None if data.bias is None else data.bias[which]
-        part = AffineWeight(data.words[which], data.scale[which], bias, data.bits)
+        # as int32: torch indexes no unsigned words on CUDA
+        words = data.words.view(torch.int32)[which].view(torch.uint32)
+        part = AffineWeight(words, data.scale[which], bias, data.bits)
         if scale is not None and scale.dim():
             scale = scale[which]
         return PackedWeight(part, self.format, scale)

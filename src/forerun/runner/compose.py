@@ -8,7 +8,8 @@ import torch
 
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
-from forerun.contract.model import CacheOptions, TargetModel
+from forerun.base.units import GIB, MIB
+from forerun.contract.model import CacheOptions, ModelFacts, TargetModel
 from forerun.engine.loaded import LoadedModel
 from forerun.kernels.select import KernelChoice
 from forerun.models.load import load_model
@@ -21,10 +22,8 @@ from forerun.store.stored import StoredModel
 Progress = Callable[[str, float], None]  # what is going on, and the fraction of the load done
 
 CPU_CONTEXT = 8192  # 08 SCH-7
-GIB = 1024**3
 GPU_CONTEXTS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, 4096))
-CHUNK = {"cuda": 2048}
-CPU_CHUNK = 256  # stays under about two seconds on two cores (PRE-1)
+SMALL_MODEL = 256 * MIB  # two cores evaluate 512 tokens of it in about two seconds (PRE-1)
 
 log = logger(__name__)
 
@@ -54,7 +53,7 @@ def load_engine(
         prefix=PrefixCache(caches),
         sampler=sampler,
         context=context,
-        chunk=CHUNK.get(device.type, CPU_CHUNK),
+        chunk=choose_chunk(model.facts),
         look_ahead=0 if device.type == "cpu" else 1,
     )
 
@@ -82,6 +81,13 @@ def choose_context(request: LoadRequest, stored: StoredModel, model: TargetModel
     if chosen > model.facts.max_context:
         log.info("context %d cut to the model's %d", chosen, model.facts.max_context)
     return min(chosen, model.facts.max_context)
+
+
+def choose_chunk(facts: ModelFacts) -> int:
+    """Prompt tokens of one forward: a cancelled request leaves within a chunk (PRE-1)."""
+    if facts.device.type == "cuda":
+        return 2048
+    return 512 if facts.weight_bytes <= SMALL_MODEL else 256
 
 
 def _stated(stored: StoredModel, name: str) -> int | None:

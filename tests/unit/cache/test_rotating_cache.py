@@ -201,8 +201,50 @@ def test_rows_of_two_sequences_never_mix():
     assert held(cache) == [7, 8]
     assert not cache.restore(None, 8)  # position 6 belongs to it, 5 and 4 do not
     assert not cache.restore(None, 4)
+    assert cache.nbytes() == 2 * TINY.row_bytes
     write(cache, 9)
     assert cache.restore(None, 9)
+
+
+def test_compacting_does_not_bring_back_rows_below_the_floor():
+    """ROT-6, ROT-14: though the buffer has room for them."""
+    cache = made(window=2, slack=8)
+    write(cache, *range(9))
+    ahead = cache.snapshot(0)
+    assert cache.restore(None, 3)
+    write(cache, 30, 31, 32, 33)
+    assert cache.restore(ahead, 9)
+    write(cache, *range(9, 16))
+    write(cache, 16, 17, 18)  # more than the buffer of 18 has room for
+    assert not cache.restore(None, 8)  # position 6 holds 33
+    assert held(cache) == [17, 18]
+
+
+def test_compacting_saves_what_is_ahead_of_a_rewind():
+    """ROT-4: rows beyond the offset are not moved along."""
+    cache = made(window=4, slack=3)
+    write(cache, *range(10))
+    ahead = cache.snapshot(0)
+    assert cache.restore(None, 8)
+    write(cache, 80, 90, 100)  # more than the buffer of 10 has room for
+    assert held(cache) == [7, 80, 90, 100]
+    assert cache.restore(ahead, 10)
+    assert held(cache) == [6, 7, 8, 9]
+
+
+def test_a_chunk_that_ends_early_saves_what_it_overwrites():
+    """ROT-4, WRT-2: a long chunk was announced, and a few rows of it were written."""
+    cache = made(window=4, slack=3)
+    write(cache, *range(6))
+    ahead = cache.snapshot(0)
+    assert cache.restore(None, 3)
+    begun = cache.begin_write(9)
+    rows = torch.arange(90.0, 99.0).view(1, 1, -1, 1)
+    begun.store(rows, -rows)
+    cache.end_write(2)
+    assert held(cache) == [1, 2, 90, 91]
+    assert cache.restore(ahead, 6)
+    assert held(cache) == [2, 3, 4, 5]
 
 
 def test_another_snapshot_is_copied_in_where_it_belongs():

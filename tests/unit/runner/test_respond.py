@@ -3,6 +3,8 @@
 A byte tokenizer stands in for a model's: one token a byte, so that every border is a token's.
 """
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,10 +28,15 @@ FIGURES = Figures(
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
+def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
     write_tokenizer(folder)
-    return Tokenizer.load({path.name: path.read_bytes() for path in folder.iterdir()})
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(files):
+    return Tokenizer.load(files)
 
 
 def answer(tokenizer, runs, stops=(), *, logprobs=False, reason="length"):
@@ -132,6 +139,19 @@ def test_log_probabilities_ride_with_their_text(tokenizer, text, width, stops):
             spelled = bytes(byte for entry in event.logprobs for byte in entry.bytes)
             assert spelled.decode() == event.text
             assert len(event.logprobs) == len(event.tokens)
+
+
+def test_a_token_cut_by_a_stop_string_keeps_its_entry(files):
+    """04 LGP-4: part of its text was sent; a token wholly inside the stop string is left out."""
+    definition = json.loads(files["tokenizer.json"])
+    word = {"id": 259, "content": "ab", "special": False, "normalized": False}
+    sides = {"single_word": False, "lstrip": False, "rstrip": False}
+    definition["added_tokens"].append(word | sides)
+    changed = {**files, "tokenizer.json": json.dumps(definition).encode()}
+    events, counted = answer(Tokenizer.load(changed), [[0x78, 259, 0x63]], ["bc"], logprobs=True)
+    assert joined(events) == "xa"
+    assert [entry.token for entry in events[0].logprobs] == ["x", "ab"]
+    assert counted == 3
 
 
 def test_every_token_has_one_entry_even_if_its_character_was_cut(tokenizer):

@@ -34,7 +34,9 @@ STATED: list[Mapping[str, object]] = [
     {**YARN, "mscale": 1.2},  # alone it counts for nothing
     {**YARN, "attention_factor": 0.9, "beta_fast": 16.0, "beta_slow": 2.0},
     {**YARN, "factor": 0.5},  # no magnification below 1
-    {**YARN, "original_max_position_embeddings": 40000000},  # both bounds clamped to one place
+    {**YARN, "original_max_position_embeddings": 64},  # the lower bound clamped
+    {**YARN, "rope_theta": 10.0},  # the upper one
+    {**YARN, "original_max_position_embeddings": 6},  # both at 0
 ]
 
 

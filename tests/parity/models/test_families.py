@@ -121,10 +121,15 @@ def test_biases_count_where_their_tensors_exist(tmp_path: Path, family: Family) 
     assert relative_error(logits(loaded(folder), tokens), wanted) <= TOLERANCE
 
 
-def test_a_bias_that_the_config_announces_must_be_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("flag", "tensor"), [("attention_bias", "self_attn.q_proj"), ("mlp_bias", "mlp.gate_proj")]
+)
+def test_a_bias_that_the_config_announces_must_be_there(
+    tmp_path: Path, flag: str, tensor: str
+) -> None:
     folder = tiny_folder(tmp_path, "llama")
-    edit_config(folder, attention_bias=True)
-    with pytest.raises(LoadError, match=r"q_proj\.bias of layer 0 is missing"):
+    edit_config(folder, **{flag: True})
+    with pytest.raises(LoadError, match=rf"{tensor}\.bias of layer 0 is missing"):
         loaded(folder)
 
 

@@ -20,6 +20,9 @@ from fixtures.checkpoints import (
 from fixtures.tiny import tiny_folder
 from forerun.base.errors import LoadError
 from forerun.models.load import load_model
+from forerun.models.projection import fusable_runs
+from forerun.quant.formats import QuantFormat
+from forerun.quant.stored import packed_weight
 
 TOKENS = list(range(30))
 GROUP = 32
@@ -97,6 +100,15 @@ def test_packed_weights_give_the_logits_of_their_values(
     dense = loaded(folder)
     assert relative_error(logits(packed, TOKENS), logits(dense, TOKENS)) <= TOLERANCE
     assert packed.facts.weight_bytes < dense.facts.weight_bytes
+
+
+def test_neighbours_of_one_format_are_fused() -> None:
+    """LIN-6"""
+    dense, (parts, _) = torch.zeros(4, 64), pack(torch.randn(4, 64), 4)
+    packed = packed_weight(parts[""], parts[".scale"], parts[".bias"], QuantFormat("int4", GROUP))
+    bare = packed_weight(parts[""], parts[".scale"], None, QuantFormat("int4", GROUP))
+    assert fusable_runs([dense, dense, packed, packed, packed, bare, dense]) == [2, 3, 1, 1]
+    assert fusable_runs([]) == []
 
 
 @pytest.mark.parametrize("suffix", [".global_scale", "_scale_2"])

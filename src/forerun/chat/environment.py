@@ -1,7 +1,8 @@
 """The Jinja environment that published chat templates are written for, with limits (TMP-1, TMP-6).
 
-Its semantics are those of Hugging Face's templates. Beyond them, the compiled template calls the
-meter: first thing in each loop, macro and call block, and for values that can outgrow their parts.
+Its semantics are those of Hugging Face's templates. Beyond them, a compiled template calls the
+meter: in each turn of a loop, for each call of a function or macro, and for values that can outgrow
+their parts.
 """
 
 import json
@@ -114,23 +115,14 @@ class _Metering(NodeTransformer):
     """Puts the calls to the meter into a parsed template."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
-        return self._ticking(node)
-
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
-        return self._ticking(node)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
-        return self._ticking(node)
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return _call("joined", node.nodes, node.lineno)
-
-    def _ticking(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
         self.generic_visit(node)
         tick = nodes.ExprStmt(_call("tick", [], node.lineno), lineno=node.lineno)
         node.body = [tick, *node.body]
         return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _call("joined", node.nodes, node.lineno)
 
 
 def add_metering(tree: nodes.Template, environment: ChatEnvironment) -> nodes.Template:

@@ -1,7 +1,7 @@
 """What one rendering may cost: time, output, and what it makes on the way (spec 06 TMP-6).
 
 A template is a program from a stranger. Nothing interrupts it from outside: the environment calls
-the meter in every loop and macro, and wherever a value is made that can be larger than its parts.
+the meter in every loop and call, and wherever a value is made that can be larger than its parts.
 Time is the processor time of the rendering thread, so a busy machine refuses nobody.
 """
 

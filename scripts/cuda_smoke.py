@@ -33,6 +33,7 @@ from forerun.kernels.select import KernelChoice
 from forerun.models.load import load_model
 from forerun.nn.placement import Placement
 from forerun.prefix.session import PrefixCache
+from forerun.runner.compose import prepare_device
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import Sampler
 from forerun.store.names import ModelName
@@ -181,6 +182,7 @@ def main() -> int:
     parser.add_argument("--store", type=Path)
     parser.add_argument("--model", default="smollm2:135m")
     given = parser.parse_args()
+    prepare_device(CUDA)
     rows = []
     for checkpoint in checkpoints(given):
         row = {**compare(checkpoint), **speed(checkpoint)}

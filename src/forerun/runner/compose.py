@@ -70,6 +70,16 @@ def choose_device(wanted: str | None) -> torch.device:
     return torch.device(wanted)
 
 
+def prepare_device(device: torch.device) -> None:
+    """Settings of torch that hold for the whole process.
+
+    cuDNN's attention plans anew for every length of the history, some 30 ms each, and a decode
+    step has a new length every time; the other kernels take lengths as arguments.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
 def choose_context(request: LoadRequest, stored: StoredModel, model: TargetModel) -> int:
     """Tokens of context: what was asked, else the model's parameter, else by device (PRP-8)."""
     chosen = (

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from forerun.base.errors import ImportFailedError
-from forerun.importer.convert import BlockKind, group_terms, pack_words
+from forerun.importer.convert import BlockKind, group_terms, pack_words, to_bfloat16
 from forerun.importer.gguf_reader.config import Heads
 from forerun.importer.gguf_reader.file import open_gguf
 from forerun.importer.gguf_reader.names import FAMILIES
@@ -39,6 +39,7 @@ HALVES = {
     "Q5_K": [0, 2],
     "Q6_K": [208],
 }
+NEAR_HALVES = st.sampled_from([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])  # of a bfloat16 step
 MAX_HALF = 0x7BFF  # the bits of 65504
 
 
@@ -97,6 +98,15 @@ def test_scales_are_float32_only_where_float16_overflows(kind: str, largest: flo
         data[:, :2] = np.array([[scale]], "<f2").view(np.uint8)
         terms = group_terms(data, BlockKind[kind])
         assert terms.scale.dtype == terms.bias.dtype == wanted
+
+
+@given(st.lists(st.tuples(st.integers(0, 0xFFFF), NEAR_HALVES), min_size=1))
+def test_bfloat16_is_rounded_as_torch_rounds(values: list[tuple[int, int]]) -> None:
+    """GUF-2: to nearest, ties to even; to infinity where nothing is near."""
+    exact = np.array([high << 16 | low for high, low in values], np.uint32).view(np.float32)
+    exact = exact[~np.isnan(exact)]
+    expected = torch.from_numpy(exact).bfloat16().view(torch.int16).numpy()
+    assert np.array_equal(to_bfloat16(exact).view(np.int16), expected)
 
 
 def imported(path: Path, name: str) -> dict[str, Tensor]:

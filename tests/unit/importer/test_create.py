@@ -1,5 +1,6 @@
 """Creating models from Modelfiles: folders, GGUF files and existing models (07 MF-8)."""
 
+import io
 import json
 import logging
 import shutil
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from fixtures.checkpoints import edit_config, edit_tensors
 from fixtures.tiny import tiny_folder
-from forerun.base.errors import ForerunError, RequestError
+from forerun.base.errors import ForerunError, ImportFailedError, RequestError
 from forerun.base.logs import ROOT
 from forerun.importer.create import create
 from forerun.importer.progress import Reporter
+from forerun.importer.sources import folder_source
+from forerun.importer.write import write_tensors
 from forerun.protocol.imports import CreateRequest
 from forerun.store import manifest as kinds
 from forerun.store.blobs import Digest
@@ -266,6 +269,25 @@ def test_a_truncated_shard_is_named(folder: Path, create_model: Create, store: S
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-10])
     refuse(create_model, "FROM tiny", r"model\.safetensors is truncated", store)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(folder: Path) -> None:
+    """F13: the tensor is named; what is gone is not read as zeros."""
+    checkpoint = folder_source(folder).checkpoint
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-10])
+    last = max(checkpoint.plans, key=lambda plan: read_offset(weights, plan.source))
+    with pytest.raises(ImportFailedError, match=f"ends inside tensor {last.source}"):
+        write_tensors(checkpoint.open(last), io.BytesIO())
+
+
+def read_offset(path: Path, name: str) -> int:
+    """Where a tensor ends, by the header of its file."""
+    data = path.read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    end = header[name]["data_offsets"][1]
+    assert isinstance(end, int)
+    return end
 
 
 def test_an_index_that_asks_for_more_is_incomplete(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load
 
 from forerun.base.errors import ImportFailedError
-from forerun.importer.convert import has_nan, to_bfloat16, unpermuted_rows
+from forerun.importer.convert import has_nan, unpermuted_rows
 from forerun.importer.journal import FORMAT, Journal
 from forerun.importer.plan import TensorPlan, in_order
 from forerun.importer.progress import Meter, Reporter
@@ -42,24 +42,6 @@ def test_unpermuting_undoes_the_interleaving(heads: int, half: int, columns: int
     """GUF-4: whatever the heads, rows come back in their order."""
     rows = np.arange(heads * 2 * half * columns).reshape(-1, columns)
     assert np.array_equal(interleave(rows, heads)[unpermuted_rows(len(rows), heads)], rows)
-
-
-@given(st.lists(st.floats(width=32, allow_nan=False), min_size=1))
-def test_bfloat16_is_rounded_to_nearest_even(values: list[float]) -> None:
-    """GUF-2, against the nearest of both neighbours in float64."""
-    exact = np.array(values, np.float32)
-    bits = to_bfloat16(exact)
-    low = exact.view(np.uint32) >> 16
-    for value, below, found in zip(exact, low, bits, strict=True):
-        down, up = (np.uint32(int(b) << 16).view(np.float32) for b in (below, int(below) + 1))
-        chosen = np.uint32(int(found) << 16).view(np.float32)
-        if not np.isfinite(up) or not np.isfinite(value):
-            continue
-        gaps = abs(float(value) - float(down)), abs(float(up) - float(value))
-        nearest = down if gaps[0] < gaps[1] else up
-        if gaps[0] == gaps[1]:
-            nearest = down if below % 2 == 0 else up
-        assert chosen == nearest
 
 
 @pytest.mark.parametrize(

@@ -111,13 +111,14 @@ class Model:
         >>> model.generate("Once", num_predict=0).text()
         ''
         """
-        request = CompletionRequest(
-            prompt=prompt,
-            options=self._options(options),
-            logprobs=logprobs,
-            top_logprobs=top_logprobs,
+        return self._complete(
+            {
+                "prompt": prompt,
+                "options": self._options(options),
+                "logprobs": logprobs,
+                "top_logprobs": top_logprobs,
+            }
         )
-        return self._complete(request)
 
     def chat(
         self,
@@ -145,16 +146,17 @@ class Model:
         >>> events[-1].reason, events[-1].figures.generated_tokens
         ('length', 4)
         """
-        body = {
-            "messages": [dict(message) for message in messages],
-            "tools": None if tools is None else [dict(tool) for tool in tools],
-            "think": think,
-            "format": format,
-            "options": self._options(options),
-            "logprobs": logprobs,
-            "top_logprobs": top_logprobs,
-        }
-        return self._complete(build(body, CompletionRequest))
+        return self._complete(
+            {
+                "messages": [dict(message) for message in messages],
+                "tools": None if tools is None else [dict(tool) for tool in tools],
+                "think": think,
+                "format": format,
+                "options": self._options(options),
+                "logprobs": logprobs,
+                "top_logprobs": top_logprobs,
+            }
+        )
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of `text`, no BOS added. `special` False: control tokens in it are text.
@@ -182,6 +184,8 @@ class Model:
         >>> [len(vector) for vector in model.embed(["one", "two"], dimensions=8)]
         [8, 8]
         """
+        if isinstance(texts, str):
+            raise TypeError("texts is one text; put it into a list")
         request = EmbedRequest(texts=list(texts), dimensions=dimensions, truncate=False)
         return self._open().embed(request).vectors
 
@@ -196,14 +200,14 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _complete(self, request: CompletionRequest) -> "Answer":
-        return Answer(self, self._open().complete(request))
+    def _complete(self, body: Mapping[str, object]) -> "Answer":
+        return Answer(self, self._open().complete(build(body, CompletionRequest)))
 
     def _options(self, options: Mapping[str, object]) -> dict[str, object]:
         for name in options:
             if name not in OPTIONS:
                 raise TypeError(f"unknown option {name!r}; the options are {', '.join(OPTIONS)}")
-        return {"draft": self._draft, **options}
+        return dict(options) if self._draft == "auto" else {"draft": self._draft, **options}
 
     def _open(self) -> "Service":
         service = self._service

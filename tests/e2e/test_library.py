@@ -20,6 +20,9 @@ from forerun.base.errors import (
     RequestError,
     UnsupportedError,
 )
+from forerun.protocol.events import Chunk
+from forerun.protocol.requests import CompletionRequest, Message
+from forerun.scheduler.runners import LoadOptions, RunnerProcess
 
 HELLO = [{"role": "user", "content": "Hello"}]
 
@@ -114,6 +117,10 @@ def test_mistakes_are_raised_by_the_call(model):
         model.chat([])
     with pytest.raises(RequestError, match="malformed"):
         model.chat([{"role": "user", "contents": "a"}])
+    with pytest.raises(RequestError, match="malformed"):
+        model.generate(7)
+    with pytest.raises(TypeError, match="list"):
+        model.embed("one text")
     with pytest.raises(UnsupportedError, match="format"):
         model.chat(HELLO, format="json")
     with pytest.raises(RequestError, match="600 tokens and the context is 512"):
@@ -214,6 +221,18 @@ def test_a_closed_model_is_an_error_and_ends_what_was_under_way():
         with pytest.raises(ForerunError, match="closed"):
             use()
     closing.close()
+
+
+def test_a_runner_and_the_library_give_equal_ids(model, settings):
+    """LIB-5: one engine, in whichever process."""
+    options = {"seed": 3, "temperature": 1.0, "num_predict": 16}
+    here = [chunk.tokens for chunk in model.chat(HELLO, **options) if isinstance(chunk, Chunk)]
+    request = CompletionRequest(messages=[Message(role="user", content="Hello")], options=options)
+    with RunnerProcess("tiny", settings, options=LoadOptions(num_thread=1)) as runner:
+        runner.load()
+        events = list(runner.connection.complete(request))
+    there = [event.tokens for event in events if isinstance(event, Chunk)]
+    assert sum(here, []) == sum(there, [])
 
 
 def test_two_loads_are_two_models(model):

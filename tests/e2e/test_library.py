@@ -223,16 +223,19 @@ def test_a_closed_model_is_an_error_and_ends_what_was_under_way():
     closing.close()
 
 
+def ids(events):
+    return [token for event in events if isinstance(event, Chunk) for token in event.tokens]
+
+
 def test_a_runner_and_the_library_give_equal_ids(model, settings):
     """LIB-5: one engine, in whichever process."""
     options = {"seed": 3, "temperature": 1.0, "num_predict": 16}
-    here = [chunk.tokens for chunk in model.chat(HELLO, **options) if isinstance(chunk, Chunk)]
+    here = ids(model.chat(HELLO, **options))
     request = CompletionRequest(messages=[Message(role="user", content="Hello")], options=options)
     with RunnerProcess("tiny", settings, options=LoadOptions(num_thread=1)) as runner:
         runner.load()
-        events = list(runner.connection.complete(request))
-    there = [event.tokens for event in events if isinstance(event, Chunk)]
-    assert sum(here, []) == sum(there, [])
+        assert ids(runner.connection.complete(request)) == here
+    assert len(here) == 16
 
 
 def test_two_loads_are_two_models(model):

@@ -110,6 +110,21 @@ def test_slots_are_registered_once_and_forgotten_at_will():
         made.options(1)
 
 
+def test_a_slot_keeps_its_own_history_when_others_leave_and_join():
+    """SLT-2, SLT-3: rows are found by order of registration, which removal changes."""
+    greedy = SamplingOptions(temperature=0, repeat_penalty=2.0, repeat_last_n=4)
+    logits = torch.tensor([[1.0, 0.9, 0.8, 0.7, 0, 0, 0, 0]])
+    made = sampler()
+    for slot, prior in enumerate(([0], [0, 1], [0, 1, 2])):
+        made.add(slot, greedy, prior)
+    made.remove(1)
+    made.add(1, greedy, [1])
+    tokens = made.sample([0, 1, 2], logits.expand(3, -1), [1, 1, 3]).tokens
+    assert tokens.tolist() == [1, 0, 3]
+    made.remove(0)
+    assert made.sample([1, 2], logits.expand(2, -1), [2, 4]).tokens.tolist() == [2, 0]
+
+
 def test_the_sampler_looks_back_on_the_prompt_it_was_given():
     """SLT-1: the prompt's tail counts as history."""
     logits = torch.tensor([[1.0, 0.9, 0, 0, 0, 0, 0, 0]])

@@ -44,6 +44,12 @@ def test_they_see_the_grammar_and_the_bias():
     assert ranked(found.logprobs)[2][1] == -torch.inf
 
 
+def test_an_unlikely_token_has_a_finite_value():
+    """LGP-1: its probability underflows, the logarithm does not."""
+    found = one_slot(WANTS).logprobs(0, LOGITS * 100, torch.tensor([7]))
+    assert found.token.item() == pytest.approx(-500, rel=1e-6)
+
+
 def test_large_scores_lose_no_precision():
     """LGP-1: the maximum is subtracted first."""
     found = one_slot(WANTS).sample([0], LOGITS + 2**13, [0]).logprobs

@@ -102,3 +102,16 @@ def test_a_model_without_caches_evaluates_everything():
     for _ in range(2):
         with none.begin([1, 2]) as session:
             assert session.cached == 0
+
+
+def test_stateless_layers_take_no_part(layer):
+    """CTR-2: their None never counts, neither for what can rewind nor for the lowest offset."""
+    assert run(layer, [1, 2, 3], [7, 8]) == 0
+    stateless = PrefixCache([None, None])
+    with stateless.begin([1, 2]) as session:
+        assert session.cached == 0
+    with stateless.begin([1, 2]) as session:
+        assert session.cached == 0  # nothing is held, so nothing can be reused
+    with PrefixCache([layer, None]).begin([1, 2, 3, 7, 9]) as session:
+        assert session.cached == 0  # a new prefix cache knows nothing of what a layer holds
+        assert layer.offset == 0

@@ -1,0 +1,28 @@
+"""The picture of a report holds its names and figures."""
+
+from xml.etree import ElementTree
+
+from benchmarks.plot import draw
+
+
+def test_each_result_of_the_unit_is_a_bar() -> None:
+    figure = {"median": 100.0, "low": 90.0, "high": 110.0}
+    report = {
+        "question": "How <fast>?",
+        "results": {
+            "forerun int4, tokens/s": figure,
+            "other, tokens/s": {"median": 50.0, "low": 49.0, "high": 51.0},
+            "forerun / other": {"median": 2.0, "low": 1.9, "high": 2.1},
+        },
+        "machine": "M",
+        "cores": 2,
+        "date": "today",
+        "commit": "abc",
+    }
+    picture = ElementTree.fromstring(draw(report))
+    texts = [node.text or "" for node in picture.iter() if node.tag.endswith("text")]
+    assert {"forerun int4", "other", "100", "50"} <= set(texts)
+    assert "How <fast>?, tokens/s" in texts
+    bars = [node for node in picture.iter() if node.tag.endswith("rect") and node.get("x")]
+    widths = [float(bar.get("width") or 0) for bar in bars]
+    assert widths[0] == 2 * widths[1]

@@ -4,10 +4,12 @@ Standard output belongs to the events alone: whatever a library prints goes to s
 Standard input closing means that the parent is gone; the process then ends at once (RUN-14).
 """
 
+import _thread
 import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 from typing import BinaryIO
 
@@ -21,7 +23,7 @@ from forerun.settings import Settings
 
 log = logs.logger(__name__)
 
-GRACE_S = 2.0  # for undoing what is half done after the parent is gone
+TRIES, TRY_S = 4, 0.5  # to end in good order after the parent is gone
 
 
 class Stopped(BaseException):
@@ -32,18 +34,18 @@ def main() -> int:
     reporter = Reporter(_take_stdout())
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
+    event: Imported | Failed
     try:
-        imported = _serve(sys.stdin.buffer, reporter)
-        reporter.send(imported)
+        event = _serve(sys.stdin.buffer, reporter)
     except (Stopped, BrokenPipeError):
-        return 1  # what is in the store already counts for the next try
+        os._exit(1)  # at once: taking torch apart needs longer than all the rest
     except ForerunError as error:
-        return _fail(reporter, Failed(status=error.status, message=str(error)))
+        event = Failed(status=error.status, message=str(error))
     except Exception as error:
         log.exception("the import failed")
-        message = f"the import failed: {type(error).__name__}: {error}"
-        return _fail(reporter, Failed(status=500, message=message))
-    return 0
+        reason = " ".join(str(error).split())
+        event = Failed(status=500, message=f"the import failed: {type(error).__name__}: {reason}")
+    return _end(reporter, event)
 
 
 def _serve(stdin: BinaryIO, reporter: Reporter) -> Imported:
@@ -80,24 +82,33 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _watch(stdin: int) -> None:
     """Wait for the parent's end, then stop the main thread: gently, and if it hangs by force.
 
-    The descriptor is read and not the file, whose lock would hang the interpreter at its end.
+    The descriptor is read and not the file, whose lock would hang the interpreter at its end. More
+    than one try, because an exception that strikes inside a destructor is lost.
     """
     while os.read(stdin, 1):
         continue
-    if hasattr(signal, "pthread_kill"):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-    else:
-        os.kill(os.getpid(), signal.SIGINT)
-    threading.Event().wait(GRACE_S)
+    for _ in range(TRIES):
+        _interrupt_main()
+        time.sleep(TRY_S)
     os._exit(1)
 
 
-def _fail(reporter: Reporter, failed: Failed) -> int:
+def _interrupt_main() -> None:
+    """Wake the main thread also from a system call that it waits in, where there is a way to."""
+    if sys.platform == "win32":
+        _thread.interrupt_main(signal.SIGTERM)
+    else:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+
+def _end(reporter: Reporter, event: Imported | Failed) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # a parent that has its answer may go at once
     try:
-        reporter.send(failed)
+        reporter.send(event)
     except BrokenPipeError:
-        log.warning("nobody heard that the import failed: %s", failed.message)
-    return 1
+        log.warning("nobody heard how the import ended: %s", event)
+    return 0 if isinstance(event, Imported) else 1
 
 
 if __name__ == "__main__":

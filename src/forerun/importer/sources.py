@@ -33,10 +33,7 @@ _FLOAT8 = ("F8_E4M3", "F8_E5M2", "F4", "F6_E2M3", "F6_E3M2")
 
 
 class Checkpoint(Protocol):
-    """One model, opened; reading its weights waits until a tensor file is written.
-
-    `weight_files` are safetensors whose tensors are taken as they are; a GGUF file has none.
-    """
+    """One model, opened; reading its weights waits until a tensor file is written."""
 
     @property
     def config(self) -> dict[str, Json]: ...
@@ -44,8 +41,6 @@ class Checkpoint(Protocol):
     def files(self) -> Mapping[str, bytes]: ...
     @property
     def plans(self) -> tuple[TensorPlan, ...]: ...
-    @property
-    def weight_files(self) -> tuple[Path, ...]: ...
     def open(self, plan: TensorPlan) -> TensorFile: ...
 
 
@@ -67,7 +62,6 @@ class FolderCheckpoint:
     files: Mapping[str, bytes]
     plans: tuple[TensorPlan, ...]
     tensors: Mapping[str, TensorEntry]
-    weight_files: tuple[Path, ...]
 
     def open(self, plan: TensorPlan) -> TensorFile:
         entry = self.tensors[plan.source]
@@ -97,7 +91,6 @@ def folder_source(
         files={file.name: file.read_bytes() for file in inventory.json_files},
         plans=plans,
         tensors=inventory.tensors,
-        weight_files=tuple(sorted(inventory.metadata)),
     )
     template = inventory.chat_template
     return Source(

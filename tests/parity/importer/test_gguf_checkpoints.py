@@ -1,4 +1,4 @@
-"""A checkpoint that went through a GGUF file comes back as it was (GUF-9)."""
+"""A checkpoint that went through a GGUF file comes back as it was (GUF-9, 06 T15)."""
 
 import io
 import json

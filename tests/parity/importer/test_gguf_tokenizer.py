@@ -208,7 +208,7 @@ def test_of_one_piece_the_longer_left_half_comes_first() -> None:
 
 
 def test_bos_and_eos_stand_around_a_text_where_the_file_says_so() -> None:
-    """GUF-8, TOK-4: stated flags win; llama files without any add BOS."""
+    """GUF-8, TOK-4, TOK-5: stated flags win; llama files without any add BOS."""
     metadata = pieces_metadata(prefix=True)
     assert rebuild(metadata).encode("a").ids[0] == 1
     metadata |= {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": True}

@@ -32,7 +32,7 @@ def test_plans_are_sorted_by_name() -> None:
 
 
 def test_two_sources_of_one_tensor_are_both_named() -> None:
-    """PLN-4, T8."""
+    """PLN-4, 07 T8."""
     with pytest.raises(ImportFailedError, match=r"blk\.0\.x and model\.y are both w"):
         in_order([plan("w", "blk.0.x"), plan("v", "z"), plan("w", "model.y")])
 
@@ -107,7 +107,7 @@ def test_a_journal_remembers_across_processes(tmp_path: Path) -> None:
 
 
 def test_a_journal_cut_at_any_byte_is_still_a_journal(tmp_path: Path) -> None:
-    """T13: a killed writer costs its last line, and the next one's lines are whole."""
+    """07 T13: a killed writer costs its last line, and the next one's lines are whole."""
     path = tmp_path / "tensors"
     journal = Journal(path)
     journal.add("x", BLOB)

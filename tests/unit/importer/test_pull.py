@@ -148,7 +148,7 @@ class Interrupting(Reporter):
 
 @pytest.mark.usefixtures("offered")
 def test_an_interrupted_pull_goes_on_where_it_was(store: Store, reporter: Reporter) -> None:
-    """CAT-4, T13: no manifest is left, and no finished tensor is converted a second time."""
+    """CAT-4, 07 T13: no manifest is left, and no finished tensor is converted a second time."""
     stopping = Interrupting(reporter.descriptor, interval_s=0.0)
     stopping.after = 200_000
     with pytest.raises(Interruption):

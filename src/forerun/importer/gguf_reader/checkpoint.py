@@ -1,7 +1,6 @@
 """A GGUF file as the checkpoint that it was made from: configuration files and tensor plans."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,10 +40,6 @@ class GgufCheckpoint:
     file: GgufFile
     tensors: dict[str, GgufTensor]
 
-    @property
-    def weight_files(self) -> tuple[Path, ...]:
-        return ()
-
     def open(self, plan: TensorPlan) -> TensorFile:
         """What to write for a plan; its chunks are read as they are asked for."""
         return tensor_file(self.file, self.tensors[plan.source], plan)
@@ -53,6 +48,10 @@ class GgufCheckpoint:
 def read_checkpoint(file: GgufFile) -> GgufCheckpoint:
     """Raises ImportFailedError naming the key, tensor, type or tokenizer that cannot be used."""
     metadata = file.metadata
+    if metadata.whole_or("split.count", 1) > 1:
+        raise ImportFailedError(
+            f"{file.path} is one of several parts; merge them with llama.cpp's gguf-split first"
+        )
     architecture = metadata.text("general.architecture")
     family = family_of(architecture)
     tensors = {tensor.name: tensor for tensor in file.tensors}

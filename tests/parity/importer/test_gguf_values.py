@@ -109,10 +109,10 @@ def test_bfloat16_is_rounded_as_torch_rounds(values: list[tuple[int, int]]) -> N
     assert np.array_equal(to_bfloat16(exact).view(np.int16), expected)
 
 
-def imported(path: Path, name: str) -> dict[str, Tensor]:
+def imported(path: Path, name: str, family: str = "qwen3") -> dict[str, Tensor]:
     """All tensors of the blob that tensor `name` of a file becomes, and its metadata."""
     file = open_gguf(path)
-    plans = plan_tensors(file, FAMILIES["qwen3"], Heads(1, 1, 1)).plans
+    plans = plan_tensors(file, FAMILIES[family], Heads(1, 1, 1)).plans
     plan = next(plan for plan in plans if plan.name == name)
     tensor = next(tensor for tensor in file.tensors if tensor.name == plan.source)
     blob = path.with_suffix(".safetensors")
@@ -184,6 +184,20 @@ def test_a_stored_quantised_weight_says_what_it_is(tmp_path: Path) -> None:
     }
     with safe_open(path.with_suffix(".safetensors"), "pt") as blob:
         assert blob.metadata() == {"quant_type": "int8", "group_size": "32"}
+
+
+def test_stacked_experts_keep_their_three_dimensions(tmp_path: Path) -> None:
+    """GUF-2, GUF-6: [experts, out, in] becomes words and terms of three dimensions."""
+    data = random_blocks("Q4_1", 6, 2, seed=5)
+    kind = GGMLQuantizationType.Q4_1
+    tensors = {"blk.0.ffn_up_exps.weight": (data.reshape(2, 3, -1), kind)}
+    path = write_gguf(tmp_path / "a.gguf", "qwen3moe", {}, tensors)
+    name = "model.layers.0.mlp.experts.up_proj.weight"
+    found = imported(path, name, family="qwen3moe")
+    assert found[name].shape == (2, 3, 8)
+    words, scale, bias = (found[name + part].flatten(0, 1) for part in ("", ".scale", ".bias"))
+    values = dequantise(AffineWeight(words, scale, bias, 4), torch.float32)
+    assert np.array_equal(values.numpy(), dequantize(data, kind))
 
 
 @pytest.mark.parametrize("kind", ["TQ1_0", "IQ4_NL", "IQ2_XXS"])

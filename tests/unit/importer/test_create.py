@@ -77,6 +77,34 @@ def test_a_gguf_file_is_imported(folder: Path, tmp_path: Path, create_model: Cre
     assert model.config.file_type == "F32"
 
 
+def test_a_gguf_file_brings_its_templates_and_special_tokens(
+    folder: Path, tmp_path: Path, create_model: Create
+) -> None:
+    """GUF-8, TOK-4, 06 TMP-5: by name in tokenizer_config.json, by id in generation_config.json."""
+    edit_tensors(folder, lambda tensors: {n: t.float() for n, t in tensors.items()})
+    stated = {
+        "tokenizer.chat_template": "main",
+        "tokenizer.chat_templates": ["default", "tool_use"],
+        "tokenizer.chat_template.tool_use": "tools",
+        "tokenizer.ggml.bos_token_id": 257,
+        "tokenizer.ggml.padding_token_id": 256,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.eot_token_id": 258,
+    }
+    convert_folder(folder, tmp_path / "a.gguf", "llama", extra=stated)
+    model = create_model("FROM a.gguf")
+    ids = {"bos_token_id": 257, "eos_token_id": 258, "pad_token_id": 256}
+    assert model.json("generation_config.json") == ids
+    config = model.json("tokenizer_config.json")
+    names = {name: config[name] for name in ("bos_token", "eos_token", "pad_token")}
+    assert list(names.values()) == ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    assert (config["add_bos_token"], config["add_eos_token"]) == (True, False)
+    assert config["chat_template"] == [
+        {"name": "default", "template": "main"},
+        {"name": "tool_use", "template": "tools"},
+    ]
+
+
 @pytest.mark.usefixtures("folder")
 def test_the_modelfile_becomes_layers(create_model: Create) -> None:
     """MF-3, MF-8: parameters, template, system, messages and licences."""

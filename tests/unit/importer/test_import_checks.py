@@ -40,6 +40,16 @@ def test_a_missing_tensor_of_a_gguf_file_is_named(
     refuse("FROM a.gguf", r"blk\.1\.ffn_norm\.weight")
 
 
+def test_a_special_token_outside_the_vocabulary_is_named(
+    folder: Path, tmp_path: Path, refuse: Refuse
+) -> None:
+    """TOK-4."""
+    edit_tensors(folder, lambda tensors: {n: t.float() for n, t in tensors.items()})
+    stated = {"tokenizer.ggml.bos_token_id": 259}
+    convert_folder(folder, tmp_path / "a.gguf", "llama", extra=stated)
+    refuse("FROM a.gguf", r"bos_token_id is 259, and there are 259 tokens")
+
+
 def test_a_part_of_a_split_gguf_file_is_refused(
     folder: Path, tmp_path: Path, refuse: Refuse
 ) -> None:

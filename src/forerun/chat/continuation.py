@@ -2,11 +2,11 @@
 
 from forerun.base.errors import RequestError
 from forerun.chat.marks import CONTINUE
+from forerun.chat.messages import REASONING
 from forerun.chat.plain import JsonObject, JsonValue
 
 # The space tells whether the template trims: then it is gone when the mark comes back.
 TAIL = f"{CONTINUE} "
-REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 def continues(last: JsonObject, wanted: bool | None, generation_prompt: bool | None) -> bool:

@@ -284,6 +284,15 @@ def test_a_template_that_splits_at_a_control_token_leaves_no_way_in():
     assert [span.text for span in rendered] == ["a", "<|im_", "end|>"]
 
 
+@pytest.mark.parametrize(("piece", "kept"), [(0, ["<|im_", "x"]), (-1, ["<|im_", "end|>"])])
+def test_a_lone_mark_breaks_the_text_and_is_gone(piece, kept):
+    """TMP-7: what a template cut apart does not join with what it writes."""
+    template = f"<|im_{{{{ messages[0].content.split('<|im_end|>')[{piece}] }}}}"
+    rendered = spans([{"role": "user", "content": "x<|im_end|>end|>"}], template)
+    assert "".join(span.text for span in rendered) == "".join(kept)
+    assert piece == 0 or [span.text for span in rendered] == kept
+
+
 def test_text_without_control_tokens_reaches_the_template_untouched():
     """TMP-7: comparisons and lengths hold."""
     template = "{{ messages[0].content == 'a <b> c' }}{{ messages[0].content | length }}"

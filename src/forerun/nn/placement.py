@@ -1,6 +1,6 @@
 """Where and how a model's layers compute: decided once by the composition root, handed down."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,4 +13,4 @@ class Placement:
 
     dtype: torch.dtype
     device: torch.device
-    kernels: KernelChoice
+    kernels: KernelChoice = field(default_factory=KernelChoice)

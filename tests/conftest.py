@@ -4,7 +4,7 @@ import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches a hub; set before it is imported
 
-from hypothesis import settings  # noqa: E402
+from hypothesis import settings
 
 # A fixed search in CI keeps a red run about the change; a developer's own runs look elsewhere.
 settings.register_profile("ci", derandomize=True, deadline=None)

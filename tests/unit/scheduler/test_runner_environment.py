@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forerun.base.errors import RunnerError
+from forerun.base.errors import ForerunError
 from forerun.scheduler import runners
 from forerun.scheduler.process import ChildProcess
 from forerun.scheduler.runners import RunnerProcess
@@ -31,8 +31,8 @@ def started_with(settings: Variables, monkeypatch: pytest.MonkeyPatch) -> dict[s
             seen.update(pair.split("=", 1) for pair in text.split("\0") if pair)
 
     monkeypatch.setattr(runners, "ChildProcess", Watched)
-    with RunnerProcess("none", settings) as runner, pytest.raises(RunnerError):
-        runner.load()  # without a package path it ends at once
+    with RunnerProcess("none", settings) as runner, pytest.raises(ForerunError):
+        runner.load()
     return seen
 
 

@@ -21,14 +21,16 @@ RESERVED = ("messages", "tools", "documents", "add_generation_prompt", "strftime
 class ChatRequest:
     """What a caller sent, as decoded JSON, and what the model's Modelfile puts before it.
 
-    `model_messages` (the Modelfile's SYSTEM and MESSAGE) are trusted, everything else is not. The
-    two flags are None unless the request says otherwise than TMP-4.
+    `system` is the Modelfile's SYSTEM, which comes first and alone is trusted. `model_turns` are
+    its MESSAGE lines, which may hold what somebody typed into a chat that was saved. The two flags
+    are None unless the request says otherwise than TMP-4.
     """
 
     messages: Sequence[object]
     tools: Sequence[object] | None = None
     arguments: Mapping[str, object] = field(default_factory=dict)
-    model_messages: Sequence[object] = ()
+    system: str | None = None
+    model_turns: Sequence[object] = ()
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
@@ -37,7 +39,7 @@ class ChatRenderer:
     """Renders requests to one model. May be used from several threads at once.
 
     `special_tokens` are the names a template sees (`bos_token`, ...), `control_tokens` what only
-    the template and the Modelfile may write (TOK-2).
+    the template and the Modelfile's SYSTEM may write (TOK-2).
     """
 
     def __init__(
@@ -82,8 +84,10 @@ class ChatRenderer:
         self, request: ChatRequest, template: Template, now: datetime
     ) -> list[JsonObject]:
         form = self._forms.setdefault(template, ContentForm(template, self._special_tokens))
-        trusted = [form.fit(message, now) for message in read_messages(request.model_messages)]
-        untrusted = [form.fit(message, now) for message in read_messages(request.messages)]
+        system = [{"role": "system", "content": request.system}] if request.system else []
+        given = [*read_messages(request.model_turns), *read_messages(request.messages)]
+        trusted = [form.fit(message, now) for message in read_messages(system)]
+        untrusted = [form.fit(message, now) for message in given]
         return [*map(remove_object_marks, trusted), *map(self._marks.mark_object, untrusted)]
 
     def _tools(self, tools: Sequence[object] | None) -> JsonValue:

@@ -149,14 +149,13 @@ def _chat(request: CompletionRequest, text: TextParts) -> ChatRequest:
     """The messages after those of the Modelfile; its SYSTEM yields to one of the request's own."""
     messages = request.messages or []
     _refuse_media(messages)
-    own = [{"role": message.role, "content": message.content} for message in text.messages]
-    if text.system and not (messages and messages[0].role == "system"):
-        own.insert(0, {"role": "system", "content": text.system})
+    has_system = bool(messages) and messages[0].role == "system"
     return ChatRequest(
         messages=[_plain(message) for message in messages],
         tools=request.tools,
         arguments=_arguments(request),
-        model_messages=own,
+        system=None if has_system else text.system,
+        model_turns=[{"role": turn.role, "content": turn.content} for turn in text.messages],
     )
 
 

@@ -29,8 +29,12 @@ class Defaults:
     messages: tuple[Message, ...] = ()
 
     def of(self, source: Source) -> "Defaults":
-        """These, with the source's own template file where they have none (06 TMP-5)."""
-        return self if self.template is not None else replace(self, template=source.template)
+        """These, with the source's own template file where they have none or a blank one.
+
+        With `ChatTemplates.load`, which goes on from the layer, this is the order of 06 TMP-5.
+        """
+        has_own = self.template is not None and self.template.strip()
+        return self if has_own else replace(self, template=source.template)
 
     def layers(self, writer: StoreWriter) -> list[Layer]:
         contents = [(kinds.LICENSE, text.encode()) for text in self.licenses]

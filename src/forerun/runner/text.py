@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from forerun.base.options import OptionValue
 from forerun.chat.render import ChatRenderer
-from forerun.chat.sources import ChatTemplates, TemplateSources
+from forerun.chat.sources import ChatTemplates
 from forerun.store.messages import Message
 from forerun.store.stored import StoredModel
 from forerun.tokenizer.tokenizer import Tokenizer
@@ -34,9 +34,7 @@ def load_text(stored: StoredModel) -> TextParts:
     layers = {path: stored.json_layer(path) for path in TOKENIZER_FILES}
     files = {path: stored.read(layer) for path, layer in layers.items() if layer is not None}
     config = stored.json("tokenizer_config.json") if "tokenizer_config.json" in files else {}
-    templates = ChatTemplates.load(
-        TemplateSources(modelfile=stored.template, config=config.get("chat_template"))
-    )
+    templates = ChatTemplates.load(stored.template, config.get("chat_template"))
     tokenizer = Tokenizer.load(files, templates.literals)
     return TextParts(
         tokenizer=tokenizer,

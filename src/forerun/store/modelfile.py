@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Final
 
 from forerun.base.errors import NotFoundError, RequestError
+from forerun.base.go_templates import refuse_go_template
 from forerun.base.options import OptionValue
 from forerun.store.fields import shown
 from forerun.store.messages import ROLES, Message
 from forerun.store.modelfile_syntax import Statement, error_at, quoted, statements
 from forerun.store.parameters import RETIRED, parameter_texts, with_parameter
 from forerun.store.stored import StoredModel
-from forerun.store.templates import refuse_go_template
 from forerun.store.versions import check_requires
 
 _REPEATABLE: Final = ("PARAMETER", "LICENSE", "MESSAGE", "ADAPTER")

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Library
 from transformers import PreTrainedTokenizerFast
 
 from forerun.chat.render import ChatRenderer, ChatRequest
-from forerun.chat.sources import ChatTemplates, TemplateSources
+from forerun.chat.sources import ChatTemplates
 from forerun.tokenizer.tokenizer import Tokenizer
 from unit.text.sample_tokenizers import library
 
@@ -67,7 +67,7 @@ def family(name):
     if name == "llama_style":
         shared.add_special_tokens(LLAMA)
     template = (TEMPLATES / f"{name}.jinja").read_text()
-    templates = ChatTemplates.load(TemplateSources(file=template))
+    templates = ChatTemplates.load(template)
     files = {"tokenizer.json": shared.to_str().encode()}
     tokenizer = Tokenizer.load(files, templates.literals)
     special = {"bos_token": bos, "eos_token": eos}

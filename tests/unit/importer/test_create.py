@@ -128,6 +128,7 @@ def test_a_template_file_is_kept_unless_the_modelfile_has_one(
     (folder / "chat_template.jinja").write_text("from the file")
     assert create_model("FROM tiny").template == "from the file"
     assert create_model("FROM tiny\nTEMPLATE mine").template == "mine"
+    assert create_model('FROM tiny\nTEMPLATE ""').template == "from the file"
 
 
 @pytest.mark.usefixtures("folder")

@@ -10,7 +10,7 @@ import pytest
 from fixtures.tiny import CHAT_TEMPLATE, TURN_END, TURN_START, write_tokenizer
 from forerun.base.errors import RequestError, UnsupportedError
 from forerun.chat.render import ChatRenderer
-from forerun.chat.sources import ChatTemplates, TemplateSources
+from forerun.chat.sources import ChatTemplates
 from forerun.protocol.codec import decode
 from forerun.protocol.requests import CompletionRequest, ContentPart, Message, ToolCall
 from forerun.runner.prepare import Limits, prepare, prepare_embedding
@@ -26,7 +26,7 @@ def text(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizer")
     write_tokenizer(folder)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
-    templates = ChatTemplates.load(TemplateSources(config=CHAT_TEMPLATE))
+    templates = ChatTemplates.load(named=CHAT_TEMPLATE)
     tokenizer = Tokenizer.load(files, templates.literals)
     renderer = ChatRenderer(templates, tokenizer.special.names, tokenizer.control_tokens)
     return TextParts(tokenizer, renderer, parameters={}, system=None, messages=())

@@ -10,7 +10,7 @@ from forerun.base.errors import RequestError
 from forerun.base.spans import Span
 from forerun.chat.marks import CONTINUE, END, START
 from forerun.chat.render import ChatRenderer, ChatRequest
-from forerun.chat.sources import ChatTemplates, TemplateSources
+from forerun.chat.sources import ChatTemplates
 
 NOW = datetime(2026, 1, 1)
 CONTROL = ["<|im_start|>", "<|im_end|>", "<|image_pad|>", "<think>"]
@@ -23,9 +23,7 @@ USER = {"role": "user", "content": "hi"}
 
 
 def spans(messages, template=CHATML, **given):
-    renderer = ChatRenderer(
-        ChatTemplates.load(TemplateSources(file=template)), {"bos_token": "<s>"}, CONTROL
-    )
+    renderer = ChatRenderer(ChatTemplates.load(template), {"bos_token": "<s>"}, CONTROL)
     return renderer.render(ChatRequest(messages, **given), NOW)
 
 

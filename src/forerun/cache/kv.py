@@ -4,18 +4,16 @@ import logging
 from collections.abc import Sequence
 from functools import cache
 
-from torch import Tensor
-
+from forerun.cache.row_cache import RowCache
 from forerun.cache.rows import Rows, RowShape
-from forerun.cache.schedule import Schedule
-from forerun.cache.snapshots import LazySnapshots, RowSnapshot, Span
+from forerun.cache.snapshots import RowRange, RowSnapshot
 from forerun.contract.cache import Snapshot, SnapshotPair
 from forerun.contract.history import History, Write
 
 _log = logging.getLogger(__name__)
 
 
-class KVCache:
+class KVCache(RowCache):
     """Rewinds to any earlier offset without a snapshot, by forgetting the tail.
 
     On a CPU the whole context is reserved at the first write and left uninitialised: memory
@@ -36,23 +34,10 @@ class KVCache:
         reserve         take the whole context at once; None: on a CPU
         smallest_class  first capacity of a buffer that grows, a power of two
         """
-        self._shape, self._context = shape, context
+        super().__init__(shape)
+        self._context = context
         self._reserve = shape.device.type == "cpu" if reserve is None else reserve
         self._smallest_class = smallest_class
-        self._rows = shape.empty(0)
-        self._lazy = LazySnapshots(self._view_of)
-        self._schedule = Schedule()
-        self._announced: int | None = None  # rows of the write under way
-        self._offset = 0
-        self._generation = 0
-
-    @property
-    def offset(self) -> int:
-        return self._offset
-
-    @property
-    def generation(self) -> int:
-        return self._generation
 
     def nbytes(self) -> int:
         return self._offset * self._shape.row_bytes
@@ -65,23 +50,15 @@ class KVCache:
         self._lazy.save_within(self._offset, end)
         if end > self._rows.count:
             self._grow(end)
+        write = Write(self._rows.keys, self._rows.values, self._offset, self._history(end))
         self._announced = tokens
-        return Write(self._rows.keys, self._rows.values, self._offset, self._history(end))
+        return write
 
     def end_write(self, tokens: int) -> None:
-        assert self._announced is not None, "no write has begun"
-        assert 0 <= tokens <= self._announced, (tokens, self._announced)
-        self._announced = None
+        self._close_write(tokens)
         if tokens:
             start, self._offset = self._offset, self._offset + tokens
             self._schedule.reach(start, self._offset, self._range)
-
-    def update(self, keys: Tensor, values: Tensor) -> History:
-        tokens = keys.shape[2]
-        write = self.begin_write(tokens)
-        write.store(keys, values)
-        self.end_write(tokens)
-        return write.history
 
     def view(self) -> History:
         self._assert_no_write()
@@ -94,9 +71,6 @@ class KVCache:
     def prepare_snapshots(self, offsets: Sequence[int]) -> None:
         self._schedule.prepare(offsets, self._offset)
 
-    def take_snapshots(self) -> list[Snapshot | None]:
-        return self._schedule.take()
-
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
         self._assert_no_write()
         if snapshot is None:
@@ -108,7 +82,7 @@ class KVCache:
         if not 0 <= target <= held.end or self._offset < held.start:
             return False
         if not held.lazy_in(self._lazy):
-            self._place(held, target)
+            self._copy_in(held, target)
         self._offset = target
         return True
 
@@ -138,7 +112,7 @@ class KVCache:
                     lone.close()
             return None
         before, after = _rows_of(parent), _rows_of(child)
-        assert before.end == after.start, (before.span, after.span)
+        assert before.end == after.start, (before.named, after.named)
         merged: RowSnapshot | None
         if before.lazy_in(self._lazy) and after.lazy_in(self._lazy):
             merged = self._range(before.start, after.end)
@@ -149,30 +123,22 @@ class KVCache:
         after.close()
         return merged
 
-    def free(self) -> None:
-        self._assert_no_write()
-        self._schedule.drop()
-        self._lazy.save_all()
-        self._replace(self._shape.empty(0))
-        self._offset = 0
-
     def _history(self, live: int) -> History:
         return History(self._rows.keys[:, :, :live], self._rows.values[:, :, :live], live)
 
-    def _view_of(self, low: int, high: int) -> Rows:
+    def _part(self, low: int, high: int) -> Rows:
         return self._rows.part(low, high)
 
     def _range(self, start: int, end: int) -> RowSnapshot | None:
-        return self._lazy.issue(Span(start, start, end)) if start < end else None
+        return self._lazy.issue(RowRange(start, start, end)) if start < end else None
 
-    def _place(self, snapshot: RowSnapshot, target: int) -> None:
+    def _copy_in(self, snapshot: RowSnapshot, target: int) -> None:
         """Copy the rows that `target` tokens need of another's snapshot to where they belong."""
         rows, start = snapshot.own(), snapshot.start
         if start >= target:
             return
         assert target <= self._context, (target, self._context)
         self._lazy.save_within(start, target)
-        self._offset = start
         if target > self._rows.count:
             self._grow(target)
         self._rows.part(start, target).copy_from(rows.part(0, target - start))
@@ -196,13 +162,6 @@ class KVCache:
         capacity = max(self._smallest_class, 1 << (needed - 1).bit_length())
         return self._shape.empty(min(capacity, self._context))
 
-    def _replace(self, rows: Rows) -> None:
-        self._rows = rows
-        self._generation += 1
-
-    def _assert_no_write(self) -> None:
-        assert self._announced is None, "the write before this has not ended"
-
 
 @cache  # sibling layers are refused alike
 def _log_refusal(context: int, reason: str) -> None:
@@ -210,7 +169,7 @@ def _log_refusal(context: int, reason: str) -> None:
 
 
 def _owned(start: int, end: int, rows: Rows) -> RowSnapshot:
-    return RowSnapshot(Span(start, start, end), lazy=None, rows=rows)
+    return RowSnapshot(RowRange(start, start, end), lazy=None, rows=rows)
 
 
 def _rows_of(snapshot: Snapshot) -> RowSnapshot:

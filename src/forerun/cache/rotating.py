@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from forerun.cache.applier import WindowApplier
+from forerun.cache.row_cache import RowCache
 from forerun.cache.rows import Rows, RowShape
-from forerun.cache.schedule import Schedule
-from forerun.cache.snapshots import LazySnapshots, RowSnapshot, Span
+from forerun.cache.snapshots import RowRange, RowSnapshot
 from forerun.contract.cache import Snapshot, SnapshotPair
 from forerun.contract.history import History, Write
 
 
-class RotatingCache:
+class RotatingCache(RowCache):
     """Rows in position order, moved to the front of the buffer when it is full.
 
     Column c holds position `_base + c`. Positions `[_floor, offset)` are this sequence's. Rows
@@ -26,29 +24,17 @@ class RotatingCache:
     def __init__(self, shape: RowShape, window: int, slack: int = 256) -> None:
         """
         window  positions that a query sees, itself included
-        slack   tokens below the highest offset that a live rewind always reaches
+        slack   tokens below the highest offset that a live rewind always reaches; what a model
+                asks for has a floor of its own (`CacheOptions`)
         """
         assert window > 0, window
         assert slack > 0, slack
-        self._shape, self._window = shape, window
-        self._slack = slack
+        super().__init__(shape)
+        self._window, self._slack = window, slack
         self._held = window + slack  # rows kept whenever the buffer is tidied (ROT-1)
         self._capacity = window + 2 * slack
-        self._rows = shape.empty(0)
-        self._lazy = LazySnapshots(self._part)
-        self._schedule = Schedule()
-        self._announced: int | None = None  # rows of the write under way
-        self._staging: Rows | None = None  # where they go, if not into the buffer
-        self._base = self._floor = self._offset = 0
-        self._generation = 0
-
-    @property
-    def offset(self) -> int:
-        return self._offset
-
-    @property
-    def generation(self) -> int:
-        return self._generation
+        self._staging: Rows | None = None  # where the rows of a write go, if not into the buffer
+        self._base = self._floor = 0
 
     def nbytes(self) -> int:
         return (self._offset - self._floor) * self._shape.row_bytes
@@ -57,23 +43,17 @@ class RotatingCache:
         self._assert_no_write()
         self._reserve()
         self._schedule.reach(self._offset, self._offset, self._state)
+        full = self._offset - self._base + tokens > self._capacity
+        if full and tokens > self._slack:
+            write = self._begin_staged(tokens)
+        else:
+            write = self._begin_in_place(tokens, compact=full)
         self._announced = tokens
-        if self._offset - self._base + tokens > self._capacity:
-            if tokens > self._slack:
-                return self._begin_staged(tokens)
-            self._compact(self._held)
-        end = self._offset + tokens
-        self._lazy.save_within(self._offset, end)
-        oldest = self._oldest_visible()
-        history = self._history(self._part(oldest, end), oldest)
-        start = self._offset - self._base
-        return Write(self._rows.keys, self._rows.values, start, history, window=self._window)
+        return write
 
     def end_write(self, tokens: int) -> None:
-        assert self._announced is not None, "no write has begun"
-        assert 0 <= tokens <= self._announced, (tokens, self._announced)
-        announced, staging = self._announced, self._staging
-        self._announced = self._staging = None
+        announced, staging = self._close_write(tokens), self._staging
+        self._staging = None
         if not tokens:
             return
         start = self._offset
@@ -89,13 +69,6 @@ class RotatingCache:
             lambda before, end: self._state_in(staging, start - old, before, end),
         )
 
-    def update(self, keys: Tensor, values: Tensor) -> History:
-        tokens = keys.shape[2]
-        write = self.begin_write(tokens)
-        write.store(keys, values)
-        self.end_write(tokens)
-        return write.history
-
     def view(self) -> History:
         self._assert_no_write()
         oldest = self._first_of(self._offset)
@@ -109,9 +82,6 @@ class RotatingCache:
         self._schedule.prepare(offsets, self._offset)
         self._schedule.reach(self._offset, self._offset, self._state)
 
-    def take_snapshots(self) -> list[Snapshot | None]:
-        return self._schedule.take()
-
     def restore(self, snapshot: Snapshot | None, target: int) -> bool:
         self._assert_no_write()
         if snapshot is None:
@@ -120,12 +90,12 @@ class RotatingCache:
             self._offset = target
             return True
         assert isinstance(snapshot, RowSnapshot), "a snapshot goes back to the kind that took it"
-        span = snapshot.span
-        if not 0 <= target <= span.end or span.first > self._first_of(target):
+        named = snapshot.named
+        if not 0 <= target <= named.end or named.first > self._first_of(target):
             return False
         if not snapshot.lazy_in(self._lazy):
-            self._place(snapshot)
-        self._floor, self._offset = span.first, target
+            self._copy_in(snapshot)
+        self._floor, self._offset = named.first, target
         return True
 
     def split(self, snapshot: Snapshot | None, at: int) -> SnapshotPair:  # noqa: ARG002
@@ -137,11 +107,8 @@ class RotatingCache:
         return child
 
     def free(self) -> None:
-        self._assert_no_write()
-        self._schedule.drop()
-        self._lazy.save_all()
-        self._replace(self._shape.empty(0))
-        self._base = self._floor = self._offset = 0
+        super().free()
+        self._base = self._floor = 0
 
     def _first_of(self, offset: int) -> int:
         """Position of the oldest row that the state at `offset` is made of."""
@@ -161,7 +128,7 @@ class RotatingCache:
     def _state(self, start: int, end: int) -> RowSnapshot | None:
         first = self._first_of(end)
         assert self._floor <= first, (self._floor, first)
-        return self._lazy.issue(Span(start, first, end)) if end else None
+        return self._lazy.issue(RowRange(start, first, end)) if end else None
 
     def _state_in(self, staging: Rows, oldest: int, start: int, end: int) -> RowSnapshot | None:
         """The state inside a staged chunk, whose column 0 holds position `oldest` (ROT-11)."""
@@ -169,15 +136,26 @@ class RotatingCache:
         if self._floor <= first:
             return self._state(start, end)
         rows = staging.part(first - oldest, end - oldest).compact()
-        return RowSnapshot(Span(start, first, end), lazy=None, rows=rows)
+        return RowSnapshot(RowRange(start, first, end), lazy=None, rows=rows)
+
+    def _begin_in_place(self, tokens: int, *, compact: bool) -> Write:
+        if compact:
+            self._compact(self._held)
+        end = self._offset + tokens
+        self._lazy.save_within(self._offset, end)
+        oldest = self._oldest_visible()
+        history = self._history(self._part(oldest, end), oldest)
+        first = self._offset - self._base
+        return Write(self._rows.keys, self._rows.values, first, history, window=self._window)
 
     def _begin_staged(self, tokens: int) -> Write:
         """Room of its own for a chunk that would push out rows which its queries see (ROT-7)."""
         oldest = self._oldest_visible()
         old = self._part(oldest, self._offset)
-        staging = self._staging = self._shape.empty(old.count + tokens)
+        staging = self._shape.empty(old.count + tokens)
         staging.part(0, old.count).copy_from(old)
         history = self._history(staging, oldest)
+        self._staging = staging
         return Write(staging.keys, staging.values, old.count, history, window=self._window)
 
     def _commit(self, new: Rows) -> None:
@@ -194,7 +172,7 @@ class RotatingCache:
         self._offset = end
 
     def _compact(self, keep: int) -> None:
-        """Move the last `keep` rows to the front of the buffer."""
+        """Move the last `keep` rows to the front of the buffer. Only the copy-outs allocate."""
         first = max(self._floor, self._offset - keep)
         shift, count = first - self._base, self._offset - first
         if shift:
@@ -205,24 +183,17 @@ class RotatingCache:
                 self._rows.part(low, high).copy_from(self._rows.part(low + shift, high + shift))
             self._base = self._floor = first
 
-    def _place(self, snapshot: RowSnapshot) -> None:
+    def _copy_in(self, snapshot: RowSnapshot) -> None:
         """Copy another's rows to where they belong, or to the front if they do not fit there."""
-        rows, span = snapshot.own(), snapshot.span
+        rows, named = snapshot.own(), snapshot.named
         self._reserve()
-        if self._base <= span.first and span.end - self._base <= self._capacity:
-            self._lazy.save_within(span.first, span.end)
+        if self._base <= named.first and named.end - self._base <= self._capacity:
+            self._lazy.save_within(named.first, named.end)
         else:
             self._lazy.save_all()
-            self._base = span.first
-        self._part(span.first, span.end).copy_from(rows)
+            self._base = named.first
+        self._part(named.first, named.end).copy_from(rows)
 
     def _reserve(self) -> None:
         if not self._rows.count:
             self._replace(self._shape.empty(self._capacity))
-
-    def _replace(self, rows: Rows) -> None:
-        self._rows = rows
-        self._generation += 1
-
-    def _assert_no_write(self) -> None:
-        assert self._announced is None, "the write before this has not ended"

@@ -8,7 +8,7 @@ from forerun.contract.cache import MaterializeHook
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowRange:
     """Positions `[start, end)` that a snapshot stands for, and the rows `[first, end)` it names.
 
     The two differ for a sliding window, whose state at `end` is its last rows wherever the
@@ -29,19 +29,19 @@ class RowSnapshot:
     with every write in place, and keep the whole buffer alive.
     """
 
-    def __init__(self, span: Span, *, lazy: "LazySnapshots | None", rows: Rows | None) -> None:
+    def __init__(self, named: RowRange, *, lazy: "LazySnapshots | None", rows: Rows | None) -> None:
         assert (lazy is None) != (rows is None), "either lazy or owned"
-        self.span = span
+        self.named = named
         self._lazy, self._rows = lazy, rows
         self._hook: MaterializeHook | None = None
 
     @property
     def start(self) -> int:
-        return self.span.start
+        return self.named.start
 
     @property
     def end(self) -> int:
-        return self.span.end
+        return self.named.end
 
     def size(self) -> int:
         return 0 if self._rows is None else self._rows.storage_bytes
@@ -66,7 +66,7 @@ class RowSnapshot:
     def look(self) -> Rows:
         """The rows to read at once and not to keep: a view of the live buffer while lazy."""
         if self._lazy is not None:
-            return self._lazy.rows(self.span.first, self.span.end)
+            return self._lazy.rows(self.named.first, self.named.end)
         assert self._rows is not None, "used after close"
         return self._rows
 
@@ -90,21 +90,21 @@ class LazySnapshots:
         self._open: list[RowSnapshot] = []
         self._end = 0  # no snapshot names a row from here on: most writes need no scan
 
-    def issue(self, span: Span) -> RowSnapshot:
-        snapshot = RowSnapshot(span, lazy=self, rows=None)
+    def issue(self, named: RowRange) -> RowSnapshot:
+        snapshot = RowSnapshot(named, lazy=self, rows=None)
         self._open.append(snapshot)
-        self._end = max(self._end, span.end)
+        self._end = max(self._end, named.end)
         return snapshot
 
     def save_within(self, low: int, high: int) -> None:
         """Copy out every snapshot that names a row of positions `[low, high)`."""
         if low < self._end:
-            for snapshot in [s for s in self._open if s.span.names(low, high)]:
+            for snapshot in [s for s in self._open if s.named.names(low, high)]:
                 snapshot.own()
 
     def save_outside(self, low: int, high: int) -> None:
         """Copy out every snapshot that names a row out of positions `[low, high)`."""
-        for snapshot in [s for s in self._open if s.span.first < low or high < s.span.end]:
+        for snapshot in [s for s in self._open if s.named.first < low or high < s.named.end]:
             snapshot.own()
 
     def save_all(self) -> None:
@@ -112,8 +112,10 @@ class LazySnapshots:
             snapshot.own()
 
     def copied(self, snapshot: RowSnapshot) -> Rows:
+        """Forgotten last: a copy that fails leaves the snapshot lazy, and known."""
+        rows = self.rows(snapshot.named.first, snapshot.named.end).compact()
         self.forget(snapshot)
-        return self.rows(snapshot.span.first, snapshot.span.end).compact()
+        return rows
 
     def forget(self, snapshot: RowSnapshot) -> None:
         self._open.remove(snapshot)

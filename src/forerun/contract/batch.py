@@ -33,7 +33,7 @@ class MediaItem:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Right-padded rows of tokens, each with its own place in its own sequence.
+    """Right-padded rows of tokens, each from its own position of its own sequence.
 
     Host integers and device tensors say the same thing twice: Python code branches on the former,
     a captured graph reads the latter, and neither ever waits for the other.

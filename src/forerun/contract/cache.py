@@ -52,7 +52,7 @@ SnapshotPair = tuple[Snapshot | None, Snapshot | None]
 
 @runtime_checkable
 class LayerCache(Protocol):
-    """One layer's state of one sequence. A stateless layer has None in its place, not a cache."""
+    """One layer's state of one sequence. A stateless layer has None for a cache."""
 
     @property
     def offset(self) -> int: ...

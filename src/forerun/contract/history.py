@@ -58,25 +58,26 @@ class History:
 class Write:
     """Where a forward puts its n new rows, and what it then attends over (spec 01 WRT-1).
 
-    Row i goes to `index[..., i]` where `index` is given, else to `start + i` of `keys` and
-    `values`. A fused kernel needs nothing but these fields: pointers and strides of the two
-    buffers, `start`, `history.live`, `history.oldest` and `window`. Valid until `end_write`.
-    Where `index` is not given, the history's columns are the `live` last ones up to `start + n`.
+    Row i goes to index `index[..., i]` of `keys` and `values` where `index` is given, else to
+    `first_index + i`. A fused kernel needs nothing but these fields: pointers and strides of the
+    two buffers, `first_index`, `history.live`, `history.oldest` and `window`. Valid until
+    `end_write`. Where `index` is not given, the history's columns are the `live` last ones up to
+    `first_index + n`.
     """
 
     keys: Tensor  # [B, heads, capacity, Dk]: the live buffer, or staging for a chunk past the slack
     values: Tensor  # [B, heads, capacity, Dv]
-    start: int
+    first_index: int
     history: History  # includes the n rows, which the caller stores before it reads them
     index: Tensor | None = None  # [n] or [B, n] int64 on the device, at a fixed address
     window: int | None = None  # positions a query sees, itself included; None: all before it
 
     def store(self, keys: Tensor, values: Tensor) -> None:
-        """Copy `[B, heads, n, D]` rows to their place; what a fused kernel does by itself."""
+        """Copy `[B, heads, n, D]` rows to their indices; what a fused kernel does by itself."""
         if self.index is None:
-            end = self.start + keys.shape[2]
-            self.keys[:, :, self.start : end] = keys
-            self.values[:, :, self.start : end] = values
+            first, end = self.first_index, self.first_index + keys.shape[2]
+            self.keys[:, :, first:end] = keys
+            self.values[:, :, first:end] = values
         elif self.index.dim() == 1:
             self.keys.index_copy_(2, self.index, keys)
             self.values.index_copy_(2, self.index, values)

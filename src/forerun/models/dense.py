@@ -159,7 +159,7 @@ class DenseModel:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._blocks = tuple(parts.blocks)
-        self._stateless = (None,) * len(self._blocks)  # in place of caches (CON-9)
+        self._stateless = (None,) * len(self._blocks)  # for caches (CON-9)
         self._taps: tuple[int, ...] = ()
         held: list[Held] = [parts.embedding, *parts.blocks, parts.norm, parts.head]
         self._facts = ModelFacts(

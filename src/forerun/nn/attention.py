@@ -23,7 +23,7 @@ _FOLDED_WIDTH = 16  # wider than this, folding gains nothing on a CPU
 class Attention:
     """One layer's attention. It has no weights and keeps nothing."""
 
-    layer: int  # the layer's place in `Batch.writes`
+    layer: int  # index of the layer in `Batch.writes`
     scale: float
     window: int | None = None  # for forwards without a cache: with one, the cache applies it
 

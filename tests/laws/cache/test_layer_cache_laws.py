@@ -91,7 +91,7 @@ class CacheLaws(RuleBasedStateMachine):
         padding = torch.full((1, 1, surplus, 1), float("nan"))
         write.store(torch.cat((rows, padding), 2), torch.cat((-rows, padding), 2))
         self.sees(seq, write.history, tokens, surplus)
-        end = write.start + len(tokens) + surplus
+        end = write.first_index + len(tokens) + surplus
         seen = write.keys[:, :, end - write.history.live : end]
         assert seen.data_ptr() == write.history.keys.data_ptr()
         seq.cache.end_write(len(tokens))

@@ -16,8 +16,8 @@ def positions():
 
 
 def rects():
-    place = st.integers(0, KEYS)
-    return st.builds(Rect, st.integers(0, ROWS - 1), place, place, place, place)
+    position = st.integers(0, KEYS)
+    return st.builds(Rect, st.integers(0, ROWS - 1), position, position, position, position)
 
 
 @st.composite
@@ -56,9 +56,9 @@ def pairs(mask, columns=range(KEYS)):
 
 
 def laid(mask, columns=range(KEYS)):
-    places = torch.tensor(list(columns), dtype=torch.int64)
-    seen = visible(mask, positions(), places[None]).expand(ROWS, 1, QUERIES, -1)
-    return {(row, query, int(places[key])) for row, _, query, key in seen.nonzero().tolist()}
+    held = torch.tensor(list(columns), dtype=torch.int64)
+    seen = visible(mask, positions(), held[None]).expand(ROWS, 1, QUERIES, -1)
+    return {(row, query, int(held[key])) for row, _, query, key in seen.nonzero().tolist()}
 
 
 @given(masks())

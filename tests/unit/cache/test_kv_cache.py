@@ -283,11 +283,11 @@ def test_a_view_is_the_first_rows_and_needs_no_mask():
 
 
 def test_a_write_says_where_rows_go_and_what_is_live():
-    """WRT-1, WRT-7: pointers, start, live length."""
+    """WRT-1, WRT-7: pointers, first index, live length."""
     cache = KVCache(TINY, 64)
     write(cache, 1, 2)
     begun = cache.begin_write(3)
-    assert (begun.start, begun.history.live, begun.index, begun.window) == (2, 5, None, None)
+    assert (begun.first_index, begun.history.live, begun.index, begun.window) == (2, 5, None, None)
     assert begun.keys.shape[2] == 64
     cache.end_write(0)
     assert held(cache) == [1, 2]

@@ -78,11 +78,11 @@ def test_a_decode_step_allocates_nothing():
 def test_a_buffer_compacts_at_most_once_in_slack_tokens():
     """ROT-8: a token's row goes behind the last one's in every other step."""
     cache = made(window=4, slack=5)
-    starts = []
+    indices = []
     for _ in range(60):
-        starts.append(cache.begin_write(1).start)
+        indices.append(cache.begin_write(1).first_index)
         cache.end_write(1)
-    moves = [i for i in range(1, 60) if starts[i] != starts[i - 1] + 1]
+    moves = [i for i in range(1, 60) if indices[i] != indices[i - 1] + 1]
     assert moves
     assert all(later - earlier >= 5 for earlier, later in pairwise(moves))
 
@@ -330,7 +330,7 @@ def test_live_bytes_are_those_of_the_rows_held():
 
 
 def test_appliers_of_sibling_layers_are_equal():
-    """RAP-1: so that they share one mask tensor; another window, place or width differs."""
+    """RAP-1: so that they share one mask tensor; another window, position or width differs."""
     one, other = made(), made()
     for cache in (one, other):
         write(cache, *range(9))

@@ -10,10 +10,10 @@ from forerun.contract.history import History, Write
 CAPACITY = 8
 
 
-def made(start, index, batch):
+def made(first_index, index, batch):
     keys = torch.zeros(batch, 2, CAPACITY, 3)
     values = torch.zeros(batch, 2, CAPACITY, 1)
-    return Write(keys, values, start, History(keys, values, live=CAPACITY), index=index)
+    return Write(keys, values, first_index, History(keys, values, live=CAPACITY), index=index)
 
 
 @given(
@@ -22,26 +22,26 @@ def made(start, index, batch):
             st.permutations(range(CAPACITY)).map(lambda p: p[:3]), min_size=batch, max_size=batch
         )
     ),
-    st.sampled_from(("start", "shared", "per row")),
+    st.sampled_from(("first index", "shared", "per row")),
 )
-def test_row_i_goes_where_the_write_says(places, form):
-    """WRT-1: a start, one index for all sequences, or one for each."""
-    batch = len(places)
-    if form == "start":
-        first = min(places[0][0], CAPACITY - 3)
-        places, write = [range(first, first + 3)] * batch, made(first, None, batch)
+def test_row_i_goes_where_the_write_says(indices, form):
+    """WRT-1: a first index, an index tensor for all sequences, or one for each."""
+    batch = len(indices)
+    if form == "first index":
+        first = min(indices[0][0], CAPACITY - 3)
+        indices, write = [range(first, first + 3)] * batch, made(first, None, batch)
     elif form == "shared":
-        places = [places[0]] * batch
-        write = made(0, torch.tensor(places[0]), batch)
+        indices = [indices[0]] * batch
+        write = made(0, torch.tensor(indices[0]), batch)
     else:
-        write = made(0, torch.tensor(places), batch)
+        write = made(0, torch.tensor(indices), batch)
     keys, values = torch.randn(batch, 2, 3, 3), torch.randn(batch, 2, 3, 1)
     write.store(keys, values)
     for row in range(batch):
-        untouched = set(range(CAPACITY)) - set(places[row])
-        for i, place in enumerate(places[row]):
-            assert torch.equal(write.keys[row, :, place], keys[row, :, i])
-            assert torch.equal(write.values[row, :, place], values[row, :, i])
+        untouched = set(range(CAPACITY)) - set(indices[row])
+        for i, index in enumerate(indices[row]):
+            assert torch.equal(write.keys[row, :, index], keys[row, :, i])
+            assert torch.equal(write.values[row, :, index], values[row, :, i])
         assert not write.keys[row, :, sorted(untouched)].any()
 
 

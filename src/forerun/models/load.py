@@ -1,10 +1,8 @@
 """From a checkpoint's files to a model (05 LOD-1)."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from forerun.base.errors import LoadError
 from forerun.contract.model import TargetModel
 from forerun.models.config import ConfigReader
 from forerun.models.registry import find
@@ -38,17 +36,3 @@ def load_model(
     model = build(reader, weights)
     weights.finish()
     return model
-
-
-def load_folder(folder: Path, placement: Placement) -> TargetModel:
-    """The model in a folder as Hugging Face repositories have it, without an import."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LoadError(f"{folder / 'config.json'} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise LoadError(f"{folder / 'config.json'} must hold a JSON object")
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise LoadError(f"{folder} holds no .safetensors file")
-    return load_model(config, files, placement)

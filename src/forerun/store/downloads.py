@@ -3,7 +3,6 @@
 What is finished here counts when an interrupted pull is run again (spec 07 CAT-4, CAT-5).
 """
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -43,30 +42,3 @@ class Downloads:
             shutil.rmtree(self._root / key, ignore_errors=True)
         finally:
             lock.release(remove=True)
-
-    def clear(self) -> int:
-        """Remove every folder that nobody is using; the bytes freed."""
-        freed = 0
-        for file in sorted(self._root.glob(f"*{_LOCK}")):
-            lock = FileLock.acquire_now(file)
-            if lock is None:
-                continue
-            folder = file.with_suffix("")
-            try:
-                freed += folder_bytes(folder)
-                shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                lock.release(remove=True)
-        return freed
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes of all files under `folder`; files that vanish meanwhile count as none."""
-    total = 0
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(Path(parent, name)).st_size
-            except FileNotFoundError:
-                continue
-    return total

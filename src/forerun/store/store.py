@@ -126,10 +126,6 @@ class Store:
         with self.layout.gate():
             return collect(self.layout)
 
-    def prune(self) -> int:
-        """`collect`, and downloads that nobody is busy with; the bytes freed."""
-        return self.collect() + self.downloads.clear()
-
     def _manifest_bytes(self, name: ModelName) -> bytes:
         path = name.path(self.layout.manifests)
         try:

@@ -19,7 +19,6 @@ from typing import Final
 from forerun.base.errors import ImportFailedError
 from forerun.store.blobs import CHUNK_BYTES, Digest, Progress
 from forerun.store.catalogue import WheelSource
-from forerun.store.downloads import folder_bytes
 from forerun.store.fields import shown
 
 _WHEEL: Final = "source.whl"
@@ -133,12 +132,24 @@ def _run(command: list[str], stderr: int, growing: Path, total: int, report: Pro
             try:
                 return child.wait(_POLL_S)
             except subprocess.TimeoutExpired:
-                report(min(folder_bytes(growing), total), total)
+                report(min(_folder_bytes(growing), total), total)
     finally:
         child.kill()
         child.wait()
         assert child.stdin is not None, "it was opened as a pipe"
         child.stdin.close()
+
+
+def _folder_bytes(folder: Path) -> int:
+    """Bytes of all files under `folder`; files that vanish meanwhile count as none."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(Path(parent, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
 
 
 def _last_line(errors: Path) -> str:

@@ -6,10 +6,9 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from forerun.base.paths import replacing, sync_folder
-from forerun.store.blobs import CHUNK_BYTES, Blob, Blobs, Digest, Progress
+from forerun.store.blobs import Blob, Blobs, Digest
 from forerun.store.hold import Hold
 from forerun.store.layout import TEMPORARY, Layout
 from forerun.store.manifest import Layer, Manifest, ModelConfig
@@ -100,24 +99,6 @@ class StoreWriter:
         """Store `data`."""
         with self.blob() as file:
             file.write(data)
-        return file.blob
-
-    def add_stream(self, stream: BinaryIO) -> Blob:
-        """Store what `stream` has left."""
-        with self.blob() as file:
-            while chunk := stream.read(CHUNK_BYTES):
-                file.write(chunk)
-        return file.blob
-
-    def add_file(self, path: Path, progress: Progress | None = None) -> Blob:
-        """Store a copy of a file; the original stays its owner's."""
-        with open(path, "rb") as source, self.blob() as file:
-            total = os.fstat(source.fileno()).st_size
-            completed = 0
-            while chunk := source.read(CHUNK_BYTES):
-                completed += file.write(chunk)
-                if progress is not None:
-                    progress(completed, total)
         return file.blob
 
     def add_layer(self, media_type: str, data: bytes, name: str = "") -> Layer:

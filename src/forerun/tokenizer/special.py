@@ -23,31 +23,28 @@ class SpecialTokens:
     bos_id: int | None
     eos_ids: tuple[int, ...]
     add_bos: bool
-    add_eos: bool
     names: dict[str, str]
 
 
 def find_special_tokens(files: TokenizerFiles, library: Library) -> SpecialTokens:
     """The first source that has them: generation_config, config, tokenizer_config, the map.
 
-    Where tokenizer_config has no add_bos_token or add_eos_token, the library's post-processor
-    answers: what it puts around an empty text.
+    Where tokenizer_config has no add_bos_token, the library's post-processor answers: what it puts
+    before an empty text. No prompt ends in EOS, so add_eos_token is not asked for.
     """
     names = _names(files)
     bos = _ids(files, "bos", names, library)
     if len(bos) > 1:
         raise LoadError(f"bos_token_id is {list(bos)}; a model has one BOS token")
     eos = _ids(files, "eos", names, library)
-    around = library.encode("", add_special_tokens=True).ids
+    first = library.encode("", add_special_tokens=True).ids[:1]
     add_bos = _flag(files.tokenizer_config, "add_bos_token")
-    add_eos = _flag(files.tokenizer_config, "add_eos_token")
     if add_bos and not bos:
         raise LoadError(f"{TOKENIZER_CONFIG}: add_bos_token is true, and no file names a BOS token")
     return SpecialTokens(
         bos_id=bos[0] if bos else None,
         eos_ids=eos,
-        add_bos=bool(bos) and around[:1] == [*bos] if add_bos is None else add_bos,
-        add_eos=any(i in eos for i in around[-1:]) if add_eos is None else add_eos,
+        add_bos=bool(bos) and first == [*bos] if add_bos is None else add_bos,
         names={**_spelled(library, bos_token=bos, eos_token=eos), **names},
     )
 

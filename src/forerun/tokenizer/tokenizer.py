@@ -83,10 +83,6 @@ class Tokenizer:
             _check_unicode(span.text)
         return self._encoder.encode(spans)
 
-    def encode_text(self, text: str) -> list[int]:
-        """The ids of a raw prompt, which is trusted as a whole."""
-        return self.encode([Span(text, trusted=True)])
-
     def encode_prompt(self, spans: Sequence[Span]) -> list[int]:
         """As `encode`, with the BOS token in front if the model wants one, never twice (TOK-5)."""
         ids = self.encode(spans)

@@ -164,11 +164,3 @@ def test_llama_inside_a_container(tmp_path: Path) -> None:
     wanted = logits(loaded(folder), TOKENS)
     edit_tensors(folder, lambda tensors: {f"language_model.{n}": t for n, t in tensors.items()})
     assert torch.equal(logits(loaded(folder), TOKENS), wanted)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]"])
-def test_a_config_that_is_no_object_is_named(tmp_path: Path, text: str) -> None:
-    folder = tiny_folder(tmp_path, "llama")
-    (folder / "config.json").write_text(text)
-    with pytest.raises(LoadError, match=r"config\.json"):
-        loaded(folder)

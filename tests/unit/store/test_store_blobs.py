@@ -51,19 +51,6 @@ def test_equal_content_is_stored_once(store: Store) -> None:
     assert store.blobs.read(first) == b"weights"
 
 
-def test_a_file_is_copied_with_progress(store: Store, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_bytes(os.urandom(3 << 20))
-    heard: list[tuple[int, int]] = []
-    with store.importing() as writer:
-        blob = writer.add_file(source, lambda done, total: heard.append((done, total)))
-        with open(source, "rb") as stream:
-            assert writer.add_stream(stream) == blob
-    source.write_bytes(b"changed")
-    store.blobs.verify(blob)
-    assert heard == [(1 << 20, 3 << 20), (2 << 20, 3 << 20), (3 << 20, 3 << 20)]
-
-
 def test_memory_is_hashed_and_written_as_bytes(store: Store) -> None:
     """Weights come as arrays: their elements are wider than a byte."""
     with store.importing() as writer, writer.blob() as file:

@@ -42,7 +42,7 @@ def test_a_store_that_does_not_exist_is_empty(store: Store) -> None:
     assert store.entries() == []
     assert not store.exists(NAME)
     assert list(store.blobs) == []
-    assert store.prune() == 0
+    assert store.collect() == 0
 
 
 def test_files_lie_where_the_rule_says(store: Store, put: Put) -> None:
@@ -286,15 +286,11 @@ def test_a_blob_that_is_gone_cannot_be_kept(store: Store, put: Put) -> None:
         writer.keep([shared])
 
 
-def test_pruning_frees_blobs_and_idle_downloads(store: Store) -> None:
-    with store.importing() as writer:
-        writer.add_bytes(b"12345")
-    with store.downloads.folder("busy") as busy:
-        (busy / "part").write_bytes(b"123")
-        with store.downloads.folder("idle") as idle:
-            (idle / "part").write_bytes(b"1234567")
-        assert store.prune() == 12
-        assert (busy / "part").exists()
-    assert not idle.exists()
-    store.downloads.discard("busy")
-    assert list(store.layout.downloads.iterdir()) == []
+def test_a_download_goes_once_it_is_imported(store: Store) -> None:
+    """CAT-5: what is unfinished stays for the next try."""
+    for key in ("imported", "unfinished"):
+        with store.downloads.folder(key) as folder:
+            (folder / "part").write_bytes(b"123")
+    store.downloads.discard("imported")
+    assert not (store.layout.downloads / "imported").exists()
+    assert (store.layout.downloads / "unfinished" / "part").exists()

@@ -14,6 +14,8 @@ from tokenizers import (
     trainers,
 )
 
+from forerun.base.spans import Span
+
 CORPUS = [
     "The quick brown fox jumps over the lazy dog. She sells sea shells by the sea shore.",
     "It's a start, isn't it? They're ending what we've assumed: user, system, im_start, im_end.",
@@ -180,3 +182,8 @@ def files(kind: str, **objects: object) -> dict[str, bytes]:
     """A model's tokenizer files; `objects` are further files, named without their `.json`."""
     named = {f"{name}.json": json.dumps(value).encode() for name, value in objects.items()}
     return {"tokenizer.json": library(kind).to_str().encode(), **named}
+
+
+def ids_of(tokenizer, text):
+    """The ids of a raw prompt, which is trusted as a whole, without a BOS token."""
+    return tokenizer.encode([Span(text, trusted=True)])

@@ -7,7 +7,7 @@ import pytest
 from forerun.base.errors import LoadError, RequestError
 from forerun.base.spans import Span
 from forerun.tokenizer.tokenizer import Tokenizer
-from unit.text.sample_tokenizers import files, library
+from unit.text.sample_tokenizers import files, ids_of, library
 
 
 def id_of(text, kind="gpt2"):
@@ -34,7 +34,7 @@ def test_added_tokens_that_only_tokenizer_config_lists_are_matched():
     new_id = library("gpt2").get_vocab_size()
     stated = {str(new_id): {"content": "<new>", "special": True}}
     tokenizer = Tokenizer.load(files("gpt2", tokenizer_config={"added_tokens_decoder": stated}))
-    assert tokenizer.encode_text("<new>") == [new_id]
+    assert ids_of(tokenizer, "<new>") == [new_id]
     assert "<new>" in tokenizer.control_tokens
 
 
@@ -48,7 +48,7 @@ def test_settings_of_a_trainer_do_not_cut_or_pad():
         "direction": "Right",
     }
     tokenizer = Tokenizer.load({"tokenizer.json": json.dumps(definition).encode()})
-    assert len(tokenizer.encode_text("a b c d e")) > 2
+    assert len(ids_of(tokenizer, "a b c d e")) > 2
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_bos_is_added_when_asked_and_never_twice():
     """TOK-5, PAR-4: a template that writes BOS itself gets no second one."""
     tokenizer = with_bos(add_bos_token=True)
     bos = tokenizer.bos_id
-    assert tokenizer.encode_prompt([Span("a", True)]) == [bos, *tokenizer.encode_text("a")]
+    assert tokenizer.encode_prompt([Span("a", True)]) == [bos, *ids_of(tokenizer, "a")]
     written = [Span("<|im_start|>a", True)]
-    assert tokenizer.encode_prompt(written) == [bos, *tokenizer.encode_text("a")]
+    assert tokenizer.encode_prompt(written) == [bos, *ids_of(tokenizer, "a")]
     assert tokenizer.encode_prompt([]) == [bos]
     plain = with_bos(add_bos_token=False)
-    assert plain.encode_prompt([Span("a", True)]) == plain.encode_text("a")
+    assert plain.encode_prompt([Span("a", True)]) == ids_of(plain, "a")
 
 
 def test_a_bos_that_a_user_typed_does_not_count():
@@ -162,8 +162,7 @@ def test_without_a_flag_the_post_processor_says_whether_bos_is_added():
     named["tokenizer.json"] = json.dumps(definition).encode()
     tokenizer = Tokenizer.load(named)
     assert tokenizer.encode_prompt([Span("a", True)])[0] == tokenizer.bos_id == 1
-    assert tokenizer.encode_text("a") == library("gpt2").encode("a").ids
-    assert not tokenizer.special.add_eos
+    assert ids_of(tokenizer, "a") == library("gpt2").encode("a").ids
 
 
 def test_a_bos_flag_without_a_bos_token_is_refused():

@@ -73,7 +73,7 @@ def running(
 
 
 def surroundings(store: Store) -> dict[str, str]:
-    paths = {"PYTHONPATH": str(SOURCES), "FORERUN_MODELS": str(store.layout.root)}
+    paths = {"PYTHONPATH": str(SOURCES), "FORERUN_MODELS": str(store.folders.root)}
     return {**os.environ, **paths, "OMP_NUM_THREADS": "1"}
 
 
@@ -166,7 +166,7 @@ def test_a_repository_is_pulled_through_the_process(
     assert model.config.origin is not None
     assert (model.config.origin.source, model.config.origin.version) == ("hf.co/org/name", COMMIT)
     assert model.json("config.json")["architectures"] == ["LlamaForCausalLM"]
-    assert list(store.layout.downloads.iterdir()) == []
+    assert list(store.folders.downloads.iterdir()) == []
 
 
 def test_a_closed_input_ends_the_import_at_once(folder: Path, store: Store) -> None:
@@ -178,7 +178,7 @@ def test_a_closed_input_ends_the_import_at_once(folder: Path, store: Store) -> N
         assert child.wait(END_S) == 1
     assert store.entries() == []
     store.collect()
-    assert list(store.layout.blobs.iterdir()) == []
+    assert list(store.folders.blobs.iterdir()) == []
 
 
 def test_an_importer_ends_with_a_parent_that_was_killed(folder: Path, store: Store) -> None:
@@ -221,7 +221,7 @@ def test_a_killed_import_continues_and_gives_the_same_model(
     assert store.damaged(NAME) == ()
     store.collect()
     named = {blob.digest.file_name for blob in store.get(NAME).manifest.blobs}
-    assert {file.name for file in store.layout.blobs.iterdir()} == named
+    assert {file.name for file in store.folders.blobs.iterdir()} == named
 
 
 MEASURED = """
@@ -261,7 +261,7 @@ def test_memory_stays_within_three_of_the_largest_tensor(tmp_path: Path, store: 
     """CFG-7: anonymous memory above its value after imports, for every way of converting."""
     largest = write_big_gguf(tmp_path)
     measured = subprocess.run(
-        [sys.executable, "-c", MEASURED, str(tmp_path), str(store.layout.root)],
+        [sys.executable, "-c", MEASURED, str(tmp_path), str(store.folders.root)],
         env=surroundings(store),
         check=True,
         stdout=subprocess.PIPE,

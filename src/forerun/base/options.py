@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forerun.base.errors import RequestError
+from forerun.base.shown import shown
 
 Bias = dict[int, float]
 OptionValue = int | float | bool | str | list[str] | Bias | None
@@ -27,6 +28,7 @@ class Option:
     default: OptionValue
     low: float | None = None
     high: float | None = None
+    choices: tuple[str, ...] = ()  # of a name
     load_time: bool = False
     inert: bool = False
 
@@ -37,13 +39,13 @@ class Option:
             "int": "a whole number",
             "float": "a finite number",
             "bool": "true or false",
-            "strings": "a string or a list of strings",
-            "bias": "a map from token id to a number",
-            "name": "a name",
+            "strings": "a string that is not empty, or a list of such",
+            "bias": "a map from token id to a number, as text 5:-100,7:1.5,",
+            "name": f"one of {', '.join(self.choices)}",
         }[self.kind]
-        if self.low is not None and self.high is not None:
+        if self.low is not None and self.high is not None and self.high < INT64_MAX:
             return f"{words} from {self.low:g} to {self.high:g}"
-        if self.low is not None:
+        if self.low is not None and self.low > -INT64_MAX:
             return f"{words}, {self.low:g} or more"
         return words
 
@@ -61,7 +63,7 @@ _ROWS = [
     Option("seed", "int", -1, -(2**63), INT64_MAX),
     Option("num_predict", "int", -1, -INT64_MAX, INT64_MAX),
     Option("stop", "strings", None),
-    Option("draft", "name", "auto"),
+    Option("draft", "name", "auto", choices=("auto", "model", "lookup", "off")),
     Option("num_ctx", "int", None, 4, INT64_MAX, load_time=True),
     Option("num_thread", "int", 0, 0, 1024, load_time=True),
     Option("num_gpu", "int", -1, -1, INT64_MAX, load_time=True),
@@ -87,7 +89,7 @@ def check_option(name: str, value: object) -> OptionValue:
         return None
     checked = _typed(option, value)
     if checked is None or not _within(option, checked):
-        raise RequestError(f"option {name} is {_shown(value)}; it must be {option.allowed}")
+        raise RequestError(f"option {name} is {shown(value)}; it must be {option.allowed}")
     return checked
 
 
@@ -122,10 +124,10 @@ def _typed(option: Option, value: object) -> OptionValue:
     if option.kind == "bool":
         return value if isinstance(value, bool) else None
     if option.kind == "name":
-        return value if isinstance(value, str) and value else None
+        return value if isinstance(value, str) and value in option.choices else None
     if option.kind == "strings":
         texts = [value] if isinstance(value, str) else value
-        whole = isinstance(texts, list) and all(isinstance(text, str) for text in texts)
+        whole = isinstance(texts, list) and all(isinstance(t, str) and t for t in texts)
         return list(texts) if whole and isinstance(texts, list) else None
     if option.kind == "bias":
         return _bias(value)
@@ -163,8 +165,3 @@ def _within(option: Option, value: OptionValue) -> bool:
         return True
     low_ok = option.low is None or value >= option.low
     return low_ok and (option.high is None or value <= option.high)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Literal
 
 from forerun.base.errors import RequestError
-from forerun.chat.plain import JsonObject, JsonValue
+from forerun.base.json_types import JsonObject, JsonValue
 from forerun.chat.template import Template
 
 PROBE = "zqprobe"  # a word no template writes itself

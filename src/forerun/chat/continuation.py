@@ -1,9 +1,9 @@
 """Continues the assistant's last message instead of answering it (spec 06 TMP-4)."""
 
 from forerun.base.errors import RequestError
+from forerun.base.json_types import JsonObject, JsonValue
 from forerun.chat.marks import CONTINUE
 from forerun.chat.messages import REASONING
-from forerun.chat.plain import JsonObject, JsonValue
 
 # The space tells whether the template trims: then it is gone when the mark comes back.
 TAIL = f"{CONTINUE} "

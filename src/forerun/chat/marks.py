@@ -12,8 +12,8 @@ behind it must not complete it.
 import re
 from collections.abc import Sequence
 
+from forerun.base.json_types import JsonObject, JsonValue
 from forerun.base.spans import Span
-from forerun.chat.plain import JsonObject, JsonValue
 
 # The last private-use characters there are; fonts put their icons at the front.
 START = "\U0010fffc"

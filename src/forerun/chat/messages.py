@@ -4,7 +4,9 @@ import json
 from collections.abc import Iterable
 
 from forerun.base.errors import RequestError
-from forerun.chat.plain import JsonObject, JsonValue, plain_object, shown
+from forerun.base.json_types import JsonObject, JsonValue
+from forerun.base.shown import shown
+from forerun.chat.plain import plain_object
 
 # Templates build control tokens from role names, which marks cannot prevent (TMP-9).
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")

@@ -1,14 +1,10 @@
 """Plain JSON types: all that a template may see of a request (spec 06 TMP-2)."""
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 from forerun.base.errors import RequestError
-
-JsonValue: TypeAlias = (
-    "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"  # what JSON holds
-)
-JsonObject: TypeAlias = dict[str, JsonValue]
+from forerun.base.json_types import JsonObject, JsonValue
+from forerun.base.shown import shown
 
 
 def plain(value: object, where: str) -> JsonValue:
@@ -40,9 +36,3 @@ def plain_object(value: object, where: str) -> JsonObject:
     if not all(isinstance(key, str) for key in value):
         raise RequestError(f"{where} has a key that is no string; send plain JSON values only")
     return {str.__str__(key): plain(item, where) for key, item in value.items()}
-
-
-def shown(value: object) -> str:
-    """`value` for a message, on one line and not too long."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

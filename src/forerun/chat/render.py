@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from forerun.base.errors import RequestError
+from forerun.base.json_types import JsonObject, JsonValue
 from forerun.base.spans import Span
 from forerun.chat.content import ContentForm
 from forerun.chat.continuation import continues, cut_tail, with_tail
 from forerun.chat.marks import ControlMarks, cut, remove_object_marks
 from forerun.chat.messages import read_messages
-from forerun.chat.plain import JsonObject, JsonValue, plain_object
+from forerun.chat.plain import plain_object
 from forerun.chat.sources import ChatTemplates
 from forerun.chat.template import Template
 

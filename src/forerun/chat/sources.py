@@ -2,7 +2,7 @@
 
 from forerun.base.errors import RequestError
 from forerun.base.go_templates import refuse_go_template
-from forerun.chat.plain import JsonValue
+from forerun.base.json_types import JsonValue
 from forerun.chat.template import Template
 
 DEFAULT = "default"

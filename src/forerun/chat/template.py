@@ -7,9 +7,9 @@ from jinja2 import Template as Compiled
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
 
 from forerun.base.errors import LoadError, RequestError
+from forerun.base.json_types import JsonValue
 from forerun.chat.environment import ChatEnvironment, add_metering
 from forerun.chat.metering import RenderLimitError, RenderLimits, metering
-from forerun.chat.plain import JsonValue
 
 # What evaluating a template can raise; anything else is a bug of ours.
 TEMPLATE_ERRORS = (

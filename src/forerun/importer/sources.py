@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.base.errors import ImportFailedError
+from forerun.base.json_types import JsonObject
 from forerun.base.logs import logger
 from forerun.importer.convert import has_nan
 from forerun.importer.gguf_reader.checkpoint import GgufCheckpoint, read_checkpoint
 from forerun.importer.gguf_reader.file import open_gguf
 from forerun.importer.plan import TensorPlan, in_order
 from forerun.importer.write import Part, TensorFile
-from forerun.store.fields import Json
 from forerun.store.headers import TensorEntry
 from forerun.store.inventory import Inventory, read_inventory
 from forerun.store.manifest import Origin
@@ -36,7 +36,7 @@ class Checkpoint(Protocol):
     """One model, opened; reading its weights waits until a tensor file is written."""
 
     @property
-    def config(self) -> dict[str, Json]: ...
+    def config(self) -> JsonObject: ...
     @property
     def files(self) -> Mapping[str, bytes]: ...
     @property
@@ -58,7 +58,7 @@ class Source:
 class FolderCheckpoint:
     """A folder of safetensors. Values pass through unchanged (PLN-6)."""
 
-    config: dict[str, Json]
+    config: JsonObject
     files: Mapping[str, bytes]
     plans: tuple[TensorPlan, ...]
     tensors: Mapping[str, TensorEntry]

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from forerun.sampling.history import Window
 from forerun.sampling.options import SamplingOptions
+from forerun.sampling.penalty_history import Window
 
 
 def penalise(

@@ -11,11 +11,11 @@ from torch import Tensor
 from forerun.base.errors import RequestError
 from forerun.sampling.distribution import Distribution, check_ids, first_best
 from forerun.sampling.filters import filtered
-from forerun.sampling.history import History, Window, to_device
 from forerun.sampling.logprobs import Logprobs, token_logprobs
 from forerun.sampling.noise import Purpose, draw_key, seed_key
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.penalties import penalise
+from forerun.sampling.penalty_history import PenaltyHistory, Window, to_device
 from forerun.sampling.token_mask import unpack_mask
 
 
@@ -65,7 +65,7 @@ class Sampler:
     def free(self) -> None:
         """Forget every slot."""
         self._slots: dict[int, _Slot] = {}
-        self._history = History(self.vocab_size, self.device)
+        self._history = PenaltyHistory(self.vocab_size, self.device)
         self._top_logprobs: int | None = None
 
     def add(self, slot: int, options: SamplingOptions, prior: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from forerun.base.errors import RequestError, StoreError
-from forerun.store.fields import shown
+from forerun.base.shown import shown
 
 CHUNK_BYTES = 1 << 20
 Progress = Callable[[int, int], None]  # completed and total, in bytes

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from forerun.base.errors import NotFoundError, RequestError, StoreError, UnsupportedError
 from forerun.base.options import OptionValue, check_options
+from forerun.base.shown import shown
 from forerun.store.blobs import Digest
-from forerun.store.fields import Fields, shown
+from forerun.store.fields import Fields
 from forerun.store.names import ModelName
 
 _FILE = Path(__file__).with_name("catalogue.json")
@@ -26,9 +27,9 @@ class WheelSource:
     project: str
     version: str
     digest: Digest  # of the wheel
-    size: int  # of the wheel, in bytes
+    size_bytes: int  # of the wheel
     member: str  # the path of the GGUF file in the wheel
-    member_size: int
+    member_size_bytes: int
 
     @property
     def requirement(self) -> str:
@@ -43,7 +44,7 @@ class HubSource:
     repository: str
     revision: str
     files: tuple[str, ...] = ()  # empty: what `hub` selects
-    size: int = 0  # of all files in bytes, 0 where it is not known before asking
+    size_bytes: int = 0  # of all files, 0 where it is not known before asking
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class CatalogueEntry:
     @property
     def download_bytes(self) -> int:
         """What a pull fetches."""
-        return self.source.size
+        return self.source.size_bytes
 
 
 @cache
@@ -136,7 +137,7 @@ def _wheel(fields: Fields) -> WheelSource:
         project=fields.text("project"),
         version=fields.text("version"),
         digest=digest,
-        size=fields.count("bytes"),
+        size_bytes=fields.count("bytes"),
         member=fields.text("member"),
-        member_size=fields.count("member_bytes"),
+        member_size_bytes=fields.count("member_bytes"),
     )

@@ -5,22 +5,22 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from forerun.store.folders import TEMPORARY, StoreFolders
 from forerun.store.hold import Held
-from forerun.store.layout import TEMPORARY, Layout
 
 _NAMED = re.compile(rb"sha256[:-]([0-9a-f]{64})")
 
 
-def collect(layout: Layout) -> int:
+def collect(folders: StoreFolders) -> int:
     """Remove unreferenced blobs and the temporary files of dead imports; the bytes freed.
 
     To be called with the gate held. Holds are read before manifests: an import writes its manifest
     before it lets go, so what it wrote is seen in one place or the other.
     """
-    held = Held.read(layout)
-    wanted = held.hexes | _named_by_manifests(layout)
+    held = Held.read(folders)
+    wanted = held.hexes | _named_by_manifests(folders)
     freed = 0
-    for file in _files(layout.blobs):
+    for file in _files(folders.blobs):
         if file.name.startswith(TEMPORARY):
             if file.name.removeprefix(TEMPORARY).split("-")[0] not in held.ids:
                 freed += _remove(file)
@@ -29,13 +29,13 @@ def collect(layout: Layout) -> int:
     return freed
 
 
-def _named_by_manifests(layout: Layout) -> set[str]:
+def _named_by_manifests(folders: StoreFolders) -> set[str]:
     """Every digest that stands anywhere in a manifest, so that a damaged one loses nothing more.
 
     Half-written manifests are removed: only who holds the gate writes them.
     """
     named: set[str] = set()
-    for file in _files(layout.manifests):
+    for file in _files(folders.manifests):
         if file.name.startswith(TEMPORARY):
             _remove(file)
         else:

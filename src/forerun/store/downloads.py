@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forerun.store.layout import Layout
+from forerun.store.folders import StoreFolders
 from forerun.store.locking import FileLock
 
 _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*")
@@ -19,19 +19,19 @@ _LOCK = ".lock"
 class Downloads:
     """Folders by key, each used by one process at a time."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._root = layout.downloads
+    def __init__(self, folders: StoreFolders) -> None:
+        self._folders = folders
+        self._root = folders.downloads
 
     @contextmanager
     def folder(self, key: str) -> Iterator[Path]:
         """The folder of `key` for the time of the `with`; waits while another process has it."""
         assert _KEY.fullmatch(key), f"{key!r} is no key for a download"
         folder = self._root / key
-        with self._layout.writing():
+        with self._folders.writing():
             lock = FileLock.acquire(self._root / f"{key}{_LOCK}")
         with lock:
-            with self._layout.writing():
+            with self._folders.writing():
                 folder.mkdir(exist_ok=True)
             yield folder
 

@@ -3,31 +3,26 @@
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from forerun.base.errors import ForerunError, StoreError
-
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-
-
-def shown(value: object) -> str:
-    """`value` as it stands in a message: quoted, and short."""
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+from forerun.base.json_types import JsonObject, JsonValue
+from forerun.base.shown import shown
 
 
 def parse_json(
     data: bytes, where: str, error: type[ForerunError] = StoreError, *, unique: bool = False
-) -> Json:
+) -> JsonValue:
     """The document in `data`; with `unique`, keys repeated in one object are an error."""
     try:
-        document: Json = json.loads(data, object_pairs_hook=_without_repeats if unique else None)
+        document: JsonValue = json.loads(
+            data, object_pairs_hook=_without_repeats if unique else None
+        )
     except (ValueError, RecursionError) as reason:
         raise error(f"{where} is not valid JSON: {reason}") from None
     return document
 
 
-def _without_repeats(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+def _without_repeats(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
@@ -40,7 +35,7 @@ def _without_repeats(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 class Fields:
     """A JSON object whose fields are asked for by name and type; `where` starts every message."""
 
-    values: dict[str, Json]
+    values: JsonObject
     where: str
     error: type[ForerunError] = StoreError
 

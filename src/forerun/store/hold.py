@@ -11,26 +11,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from forerun.store.blobs import Digest
-from forerun.store.layout import Layout
+from forerun.store.folders import StoreFolders
 from forerun.store.locking import FileLock
 
 
 class Hold:
     """The hold of one import. `id` marks its temporary files."""
 
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
+    def __init__(self, folders: StoreFolders) -> None:
+        self._folders = folders
         self.id = os.urandom(8).hex()
         self._held: set[Digest] = set()
-        with layout.gate():  # created and locked in one step, as a collection sees it
-            self._lock = FileLock.acquire(layout.holds / self.id)
+        with folders.gate():  # created and locked in one step, as a collection sees it
+            self._lock = FileLock.acquire(folders.holds / self.id)
 
     def add(self, digests: Iterable[Digest]) -> None:
         """From now on none of `digests` is collected."""
         new = set(digests) - self._held
         if not new:
             return
-        with self._layout.gate():
+        with self._folders.gate():
             self._lock.append("".join(f"{digest.hex}\n" for digest in sorted(new)).encode())
         self._held |= new
 
@@ -47,11 +47,11 @@ class Held:
     hexes: frozenset[str]
 
     @classmethod
-    def read(cls, layout: Layout) -> "Held":
+    def read(cls, folders: StoreFolders) -> "Held":
         """Read under the gate; holds of dead processes are removed on the way."""
         ids: set[str] = set()
         hexes: set[str] = set()
-        for file in sorted(layout.holds.iterdir()) if layout.holds.is_dir() else []:
+        for file in sorted(folders.holds.iterdir()) if folders.holds.is_dir() else []:
             lock = FileLock.acquire_now(file)
             if lock is not None:
                 lock.release(remove=True)

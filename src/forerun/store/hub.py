@@ -15,9 +15,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from forerun.base.errors import ImportFailedError, NotFoundError, RequestError, StoreError
+from forerun.base.shown import shown
 from forerun.store.blobs import CHUNK_BYTES, Progress
 from forerun.store.catalogue import HubSource
-from forerun.store.fields import shown
 from forerun.store.inventory import CHAT_TEMPLATE, CONFIG, INDEX, read_index, unindexed_weights
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")

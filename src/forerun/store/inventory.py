@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from forerun.base.errors import RequestError
-from forerun.store.fields import Fields, Json, shown
+from forerun.base.json_types import JsonObject
+from forerun.base.shown import shown
+from forerun.store.fields import Fields
 from forerun.store.headers import TensorEntry, read_header
 
 CONFIG: Final = "config.json"
@@ -20,7 +22,7 @@ class Inventory:
     """A model folder, read once. Nobody opens its headers again (INV-1)."""
 
     folder: Path
-    config: dict[str, Json]
+    config: JsonObject
     tensors: dict[str, TensorEntry]
     metadata: dict[Path, dict[str, str]]  # of each weight file
     json_files: tuple[Path, ...]  # all but shard indexes, config.json among them (CFG-1)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.base.errors import RequestError
+from forerun.base.json_types import JsonObject, JsonValue
 from forerun.store.blobs import Blob, Digest
-from forerun.store.fields import Fields, Json
+from forerun.store.fields import Fields
 
 SCHEMA_VERSION: Final = 2
 MANIFEST_TYPE: Final = "application/vnd.docker.distribution.manifest.v2+json"
@@ -71,7 +72,7 @@ class ModelConfig:
 
     def encode(self) -> bytes:
         """The config blob's bytes, the same for equal configs."""
-        document: dict[str, Json] = {
+        document: JsonObject = {
             "model_format": self.model_format,
             "file_type": self.file_type,
             "capabilities": list(self.capabilities),
@@ -170,13 +171,13 @@ class Manifest:
         return cls(config.blob, layers)
 
 
-def encode_json(document: Mapping[str, Json] | list[Json]) -> bytes:
+def encode_json(document: Mapping[str, JsonValue] | list[JsonValue]) -> bytes:
     """`document` as the store writes it: UTF-8, no spaces, keys in the order given."""
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _encoded(layer: Layer) -> dict[str, Json]:
-    document: dict[str, Json] = {
+def _encoded(layer: Layer) -> JsonObject:
+    document: JsonObject = {
         "mediaType": layer.media_type,
         "digest": str(layer.blob.digest),
         "size": layer.blob.size,

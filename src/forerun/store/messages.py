@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.base.errors import StoreError
-from forerun.store.fields import Fields, Json, parse_json
+from forerun.base.json_types import JsonValue
+from forerun.store.fields import Fields, parse_json
 from forerun.store.manifest import encode_json
 
 ROLES: Final = ("system", "user", "assistant")
@@ -20,7 +21,7 @@ class Message:
 
 def encode_messages(messages: tuple[Message, ...]) -> bytes:
     """The bytes of a messages layer."""
-    documents: list[Json] = [{"role": m.role, "content": m.content} for m in messages]
+    documents: list[JsonValue] = [{"role": m.role, "content": m.content} for m in messages]
     return encode_json(documents)
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from forerun.base.errors import NotFoundError, RequestError
 from forerun.base.go_templates import refuse_go_template
 from forerun.base.options import OptionValue
-from forerun.store.fields import shown
+from forerun.base.shown import shown
 from forerun.store.messages import ROLES, Message
 from forerun.store.modelfile_syntax import Statement, error_at, quoted, statements
 from forerun.store.parameters import RETIRED, parameter_texts, with_parameter

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.base.errors import RequestError
-from forerun.store.fields import shown
+from forerun.base.shown import shown
 
 COMMANDS: Final = (
     *("FROM", "DRAFT", "PARAMETER", "TEMPLATE", "SYSTEM", "LICENSE"),

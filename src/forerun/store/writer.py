@@ -9,8 +9,8 @@ from pathlib import Path
 
 from forerun.base.paths import replacing, sync_folder
 from forerun.store.blobs import Blob, Blobs, Digest
+from forerun.store.folders import TEMPORARY, StoreFolders
 from forerun.store.hold import Hold
-from forerun.store.layout import TEMPORARY, Layout
 from forerun.store.manifest import Layer, Manifest, ModelConfig
 from forerun.store.names import ModelName
 
@@ -18,21 +18,21 @@ from forerun.store.names import ModelName
 class BlobFile:
     """A blob that is being written; what it is called is known at its end."""
 
-    def __init__(self, layout: Layout, hold_id: str) -> None:
-        self._layout = layout
+    def __init__(self, folders: StoreFolders, hold_id: str) -> None:
+        self._folders = folders
         self._hasher = hashlib.sha256()
         self._size = 0
         self._blob: Blob | None = None
-        with layout.writing():
-            layout.blobs.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=layout.blobs, prefix=f"{TEMPORARY}{hold_id}-")
+        with folders.writing():
+            folders.blobs.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=folders.blobs, prefix=f"{TEMPORARY}{hold_id}-")
         self._temporary = Path(name)
         self._file = os.fdopen(handle, "wb")
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
         """Append bytes; returns how many."""
         view = memoryview(data).cast("B")
-        with self._layout.writing():
+        with self._folders.writing():
             self._file.write(view)
         self._hasher.update(view)
         self._size += view.nbytes
@@ -47,13 +47,13 @@ class BlobFile:
     def finish(self, hold: Hold) -> None:
         """Flush to disk, hold, and put in place, over an equal blob that may have decayed."""
         blob = Blob(Digest(self._hasher.hexdigest()), self._size)
-        with self._layout.writing():
+        with self._folders.writing():
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
         hold.add([blob.digest])
-        with self._layout.writing():
-            self._place(Blobs(self._layout.blobs), blob)
+        with self._folders.writing():
+            self._place(Blobs(self._folders.blobs), blob)
         self._blob = blob
 
     def _place(self, blobs: Blobs, blob: Blob) -> None:
@@ -78,16 +78,16 @@ class StoreWriter:
     next collection.
     """
 
-    def __init__(self, layout: Layout, hold: Hold) -> None:
-        self._layout = layout
+    def __init__(self, folders: StoreFolders, hold: Hold) -> None:
+        self._folders = folders
         self._hold = hold
-        self._blobs = Blobs(layout.blobs)
+        self._blobs = Blobs(folders.blobs)
         self.replaced = False  # whether a manifest gave way, and its blobs may be garbage
 
     @contextmanager
     def blob(self) -> Iterator[BlobFile]:
         """A new blob, to be written inside the `with`; its `blob` is known after it."""
-        file = BlobFile(self._layout, self._hold.id)
+        file = BlobFile(self._folders, self._hold.id)
         try:
             yield file
             file.finish(self._hold)
@@ -121,8 +121,8 @@ class StoreWriter:
     def publish_manifest(self, name: ModelName, manifest: Manifest) -> None:
         """Make a manifest appear under `name`; every blob it names must be in the store."""
         self.keep(manifest.blobs)
-        path = name.path(self._layout.manifests)
-        with self._layout.gate():
+        path = name.path(self._folders.manifests)
+        with self._folders.gate():
             self.replaced |= path.exists()
             with replacing(path) as file:
                 file.write(manifest.encode())

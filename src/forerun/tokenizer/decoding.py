@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from forerun.base.errors import LoadError
-from forerun.tokenizer.files import TOKENIZER, JsonObject, JsonValue
+from forerun.base.json_types import JsonObject, JsonValue
+from forerun.tokenizer.files import TOKENIZER
 
 Step = Callable[[str, bool], str]  # a token's text and whether it begins the sequence
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")

@@ -3,14 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from forerun.base.errors import LoadError
-
-JsonValue: TypeAlias = (
-    "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"  # what JSON holds
-)
-JsonObject: TypeAlias = dict[str, JsonValue]
+from forerun.base.json_types import JsonObject, JsonValue
 
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from tokenizers import Tokenizer as Library
 
-from forerun.tokenizer.files import AddedToken, JsonObject, JsonValue, added_tokens
+from forerun.base.json_types import JsonObject, JsonValue
+from forerun.tokenizer.files import AddedToken, added_tokens
 
 SENTINEL_LETTERS = 24  # 112 bits
 

@@ -6,14 +6,8 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer as Library
 
 from forerun.base.errors import LoadError
-from forerun.tokenizer.files import (
-    CONFIG,
-    GENERATION_CONFIG,
-    TOKENIZER_CONFIG,
-    JsonObject,
-    JsonValue,
-    TokenizerFiles,
-)
+from forerun.base.json_types import JsonObject, JsonValue
+from forerun.tokenizer.files import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, TokenizerFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.sampling.history import History
+from forerun.sampling.penalty_history import PenaltyHistory
 
 TOKENS = st.lists(st.integers(0, 9), max_size=9)
 CAPACITY = st.integers(0, 5)
@@ -37,7 +37,7 @@ def write(history, row, step):
 @given(capacity=CAPACITY, prior=TOKENS, steps=STEPS)
 def test_a_window_is_the_end_of_all_that_was_written(capacity, prior, steps):
     """SLT-2, SLT-4, SLT-6: drawn tokens one by one, committed ones in runs of any length."""
-    history, tokens = History(10, CPU), list(prior)
+    history, tokens = PenaltyHistory(10, CPU), list(prior)
     history.add(capacity, prior)
     for step in steps:
         tokens += write(history, 0, step)
@@ -47,7 +47,7 @@ def test_a_window_is_the_end_of_all_that_was_written(capacity, prior, steps):
 @given(capacity=CAPACITY, prior=TOKENS, steps=STEPS, drafts=TOKENS, data=st.data())
 def test_a_chain_row_sees_the_end_of_history_and_drafts(capacity, prior, steps, drafts, data):
     """DST-2, DST-4: whether the ring is full, fills on the way or is lapped by the drafts."""
-    history, tokens = History(10, CPU), list(prior)
+    history, tokens = PenaltyHistory(10, CPU), list(prior)
     history.add(capacity, prior)
     for step in steps:
         tokens += write(history, 0, step)
@@ -66,7 +66,7 @@ def test_a_chain_row_sees_the_end_of_history_and_drafts(capacity, prior, steps, 
 )
 def test_rows_do_not_disturb_each_other(slots, steps):
     """SLT-2, SLT-3: rows join, are written together in any order, and leave."""
-    history, lists = History(10, CPU), []
+    history, lists = PenaltyHistory(10, CPU), []
     for capacity, prior in slots:
         history.add(capacity, prior)
         lists.append((capacity, list(prior)))
@@ -88,7 +88,7 @@ def test_rows_do_not_disturb_each_other(slots, steps):
 def test_two_hundred_steps_equal_a_growing_list():
     """F3."""
     chosen = random.Random(3)
-    history, tokens = History(10, CPU), []
+    history, tokens = PenaltyHistory(10, CPU), []
     history.add(7, tokens)
     for _ in range(200):
         step = chosen.choice([chosen.randrange(10), [chosen.randrange(10) for _ in range(4)]])

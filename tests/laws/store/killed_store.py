@@ -16,7 +16,7 @@ from types import FrameType
 
 import forerun.base.paths
 import forerun.store.store
-from forerun.store.layout import TEMPORARY
+from forerun.store.folders import TEMPORARY
 from forerun.store.manifest import TENSOR, Layer, ModelConfig
 from forerun.store.names import ModelName
 from forerun.store.store import Store
@@ -105,9 +105,9 @@ def check(store: Store) -> None:
     assert models(store) == AFTER
     store.collect()
     named = {b.digest.file_name for n in AFTER for b in store.get(n).manifest.blobs}
-    assert {file.name for file in store.layout.blobs.iterdir()} == named
-    assert list(store.layout.holds.iterdir()) == []
-    assert not [f for f in store.layout.manifests.rglob("*") if f.name.startswith(TEMPORARY)]
+    assert {file.name for file in store.folders.blobs.iterdir()} == named
+    assert list(store.folders.holds.iterdir()) == []
+    assert not [f for f in store.folders.manifests.rglob("*") if f.name.startswith(TEMPORARY)]
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def main() -> None:
     kills, killed = 0, True
     while killed:
         root = scratch / "store"
-        shutil.copytree(template.layout.root, root)
+        shutil.copytree(template.folders.root, root)
         killed = run_until(kills * every, root)
         check(Store(root))
         shutil.rmtree(root)

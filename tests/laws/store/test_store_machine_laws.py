@@ -123,7 +123,7 @@ class StoreLaws(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_half_written(self) -> None:
-        files = [f.name for f in Path(self.store.layout.root).rglob("*") if f.is_file()]
+        files = [f.name for f in Path(self.store.folders.root).rglob("*") if f.is_file()]
         assert not any(name.startswith(".tmp-") for name in files)
 
 

@@ -25,10 +25,10 @@ def _start(root: Path, seed: int, changes: int) -> subprocess.Popen[bytes]:
 def test_processes_that_change_a_store_at_once_leave_it_whole(tmp_path: Path) -> None:
     """CAT-6: and two of them are killed on the way (T13)."""
     store = Store(tmp_path / "store")
-    workers = [_start(store.layout.root, seed, 60) for seed in range(3)]
-    victims = [_start(store.layout.root, seed, 100_000) for seed in (8, 9)]
+    workers = [_start(store.folders.root, seed, 60) for seed in range(3)]
+    victims = [_start(store.folders.root, seed, 100_000) for seed in (8, 9)]
     deadline = time.monotonic() + 60
-    while not list(store.layout.manifests.rglob("*")) and time.monotonic() < deadline:
+    while not list(store.folders.manifests.rglob("*")) and time.monotonic() < deadline:
         time.sleep(0.01)
     for victim in victims:
         victim.kill()
@@ -40,8 +40,8 @@ def test_processes_that_change_a_store_at_once_leave_it_whole(tmp_path: Path) ->
     store.collect()
     named = {b.digest for e in store.entries() for b in store.get(e.name).manifest.blobs}
     assert {blob.digest for blob in store.blobs} == named
-    assert len(list(store.layout.blobs.iterdir())) == len(named)
-    assert list(store.layout.holds.iterdir()) == []
+    assert len(list(store.folders.blobs.iterdir())) == len(named)
+    assert list(store.folders.holds.iterdir()) == []
 
 
 def test_a_lock_excludes_and_ends_with_its_process(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_draft_without_an_architecture_is_refused_before_any_work(
     """CFG-4."""
     draft_in(tmp_path, hidden_size=4)
     refuse("FROM tiny\nDRAFT head", "names no architecture")
-    assert not store.layout.blobs.exists()
+    assert not store.folders.blobs.exists()
 
 
 @pytest.mark.usefixtures("folder")
@@ -207,7 +207,7 @@ def test_a_name_on_a_hub_cannot_be_created(create_model: Create) -> None:
 @pytest.mark.usefixtures("folder")
 def test_nothing_is_left_for_another_try_after_success(create_model: Create, store: Store) -> None:
     create_model("FROM tiny")
-    assert list(store.layout.downloads.iterdir()) == []
+    assert list(store.folders.downloads.iterdir()) == []
     assert store.collect() == 0
 
 
@@ -219,7 +219,7 @@ def test_two_imports_of_one_source_at_once(
 
     def run(name: str) -> Digest:
         request = CreateRequest(name=name, modelfile="FROM tiny", folder=str(tmp_path))
-        return create(request, Store(store.layout.root), reporter)
+        return create(request, Store(store.folders.root), reporter)
 
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(run, ["a", "b"])

@@ -28,7 +28,7 @@ def test_a_missing_tensor_is_named(folder: Path, refuse: Refuse, store: Store) -
     """F13, 07 T11: nothing is filled in, and nothing is written."""
     edit_tensors(folder, lambda tensors: {n: t for n, t in tensors.items() if n != NORM})
     refuse("FROM tiny", NORM)
-    assert not store.layout.blobs.exists()
+    assert not store.folders.blobs.exists()
 
 
 def test_a_missing_tensor_of_a_gguf_file_is_named(

@@ -74,12 +74,12 @@ def pulled_once(offered: CatalogueEntry, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def pulled(pulled_once: Path, store: Store) -> Store:
     """The model is there."""
-    shutil.copytree(pulled_once / "store", store.layout.root)
+    shutil.copytree(pulled_once / "store", store.folders.root)
     return store
 
 
 def contents(store: Store) -> dict[str, bytes]:
-    return {blob.name: blob.read_bytes() for blob in store.layout.blobs.iterdir()}
+    return {blob.name: blob.read_bytes() for blob in store.folders.blobs.iterdir()}
 
 
 def test_a_wheel_becomes_a_model(pulled: Store, pulled_once: Path) -> None:
@@ -118,7 +118,7 @@ def test_pulling_again_only_verifies(
 def test_damaged_blobs_are_put_right(pulled: Store, reporter: Reporter) -> None:
     """CAT-5: a blob that is gone, or not what its digest says, is written again."""
     digest, before = pulled.get(NAME).digest, contents(pulled)
-    first, second = sorted(pulled.layout.blobs.iterdir())[:2]
+    first, second = sorted(pulled.folders.blobs.iterdir())[:2]
     first.unlink()
     flip(second)
     assert pull(NAME, pulled, reporter) == digest
@@ -154,10 +154,10 @@ def test_an_interrupted_pull_goes_on_where_it_was(store: Store, reporter: Report
     with pytest.raises(Interruption):
         pull(NAME, store, stopping)
     assert store.entries() == []
-    finished = {blob.name: blob.stat().st_ino for blob in store.layout.blobs.glob("sha256-*")}
+    finished = {blob.name: blob.stat().st_ino for blob in store.folders.blobs.glob("sha256-*")}
     assert len(finished) > 3
     pull(NAME, store, reporter)
-    after = {blob.name: blob.stat().st_ino for blob in store.layout.blobs.iterdir()}
+    after = {blob.name: blob.stat().st_ino for blob in store.folders.blobs.iterdir()}
     assert {name: after[name] for name in finished} == finished
 
 

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from forerun.sampling.history import History
 from forerun.sampling.options import SamplingOptions
+from forerun.sampling.penalty_history import PenaltyHistory
 from unit.sampling.making import CPU, DEVICES, one_slot, sampler
 
 PENALISED = SamplingOptions(repeat_penalty=1.3, repeat_last_n=4)
 
 
 def history(*capacities, device="cpu"):
-    made = History(100, torch.device(device))
+    made = PenaltyHistory(100, torch.device(device))
     for capacity in capacities:
         made.add(capacity, [])
     return made
@@ -89,7 +89,7 @@ def test_the_pool_is_written_in_place():
 
 def test_a_token_outside_the_vocabulary_is_refused_at_the_border():
     """F2: on a GPU a wild id would be an assertion that kills the process."""
-    ring = History(10, CPU)
+    ring = PenaltyHistory(10, CPU)
     ring.add(4, [9])
     for wild in (10, -1):
         with pytest.raises(AssertionError, match=f"{wild}"):

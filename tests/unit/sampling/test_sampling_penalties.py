@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from forerun.sampling.history import Window
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.penalties import penalise
+from forerun.sampling.penalty_history import Window
 from unit.sampling.making import one_slot
 
 LOGITS = torch.tensor([[0.5, 0.5, 0.5, 0.5, 0.5, 2.0, -1.0, 0.0]])

@@ -66,7 +66,7 @@ def test_an_abandoned_blob_leaves_nothing(store: Store) -> None:
     ):
         file.write(b"half")
         raise ZeroDivisionError
-    assert list(store.layout.blobs.iterdir()) == []
+    assert list(store.folders.blobs.iterdir()) == []
 
 
 def test_a_missing_blob_names_itself_and_the_way_out(store: Store) -> None:

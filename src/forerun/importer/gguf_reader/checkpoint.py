@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.base.errors import ImportFailedError
+from forerun.base.json_types import JsonObject, JsonValue
 from forerun.importer.gguf_reader.config import Facts, build_config, heads_of
 from forerun.importer.gguf_reader.file import GgufFile, GgufTensor
 from forerun.importer.gguf_reader.metadata import Metadata
@@ -24,7 +25,6 @@ from forerun.importer.gguf_reader.tokenizer import (
 )
 from forerun.importer.plan import TensorPlan, in_order
 from forerun.importer.write import TensorFile
-from forerun.store.fields import Json
 from forerun.store.manifest import encode_json
 
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
@@ -33,7 +33,7 @@ ENDS = ("eos", "eot")  # tokens that end an answer
 
 @dataclass(frozen=True, slots=True)
 class GgufCheckpoint:
-    config: dict[str, Json]
+    config: JsonObject
     files: dict[str, bytes]  # configuration files by name
     plans: tuple[TensorPlan, ...]
     surplus: tuple[str, ...]
@@ -98,24 +98,24 @@ def _rope_factors(file: GgufFile, tensor: GgufTensor | None) -> NDArray[np.float
     return np.concatenate([rows.reshape(-1) for rows in file.read_rows(tensor, 1)]).view("<f4")
 
 
-def _special_ids(metadata: Metadata) -> dict[str, Json]:
+def _special_ids(metadata: Metadata) -> JsonObject:
     """EOS is a list where the file names an end of turn of its own (TOK-4)."""
-    ids: dict[str, Json] = {}
+    ids: JsonObject = {}
     bos, pad = special_id(metadata, "bos"), special_id(metadata, "padding")
     if bos is not None:
         ids["bos_token_id"] = bos
     ends = [i for i in (special_id(metadata, role) for role in ENDS) if i is not None]
     if ends:
-        distinct: list[Json] = list(dict.fromkeys(ends))
+        distinct: list[JsonValue] = list(dict.fromkeys(ends))
         ids["eos_token_id"] = distinct if len(distinct) > 1 else distinct[0]
     if pad is not None:
         ids["pad_token_id"] = pad
     return ids
 
 
-def _tokenizer_config(metadata: Metadata) -> dict[str, Json]:
+def _tokenizer_config(metadata: Metadata) -> JsonObject:
     tokens = metadata.texts("tokenizer.ggml.tokens")
-    document: dict[str, Json] = {
+    document: JsonObject = {
         "add_bos_token": adds_bos(metadata),
         "add_eos_token": adds_eos(metadata),
         "clean_up_tokenization_spaces": False,
@@ -137,12 +137,12 @@ def _tokenizer_config(metadata: Metadata) -> dict[str, Json]:
     return document
 
 
-def _chat_template(metadata: Metadata) -> Json:
+def _chat_template(metadata: Metadata) -> JsonValue:
     """One template, or a list of named ones as tokenizer_config.json writes them (TMP-5)."""
     main = metadata.text_or("tokenizer.chat_template", None)
     if not metadata.has("tokenizer.chat_templates"):
         return main
-    named: list[Json] = [
+    named: list[JsonValue] = [
         {"name": name, "template": metadata.text(f"tokenizer.chat_template.{name}")}
         for name in metadata.texts("tokenizer.chat_templates")
         if name != "default"

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.base.errors import ImportFailedError
+from forerun.base.json_types import JsonObject
 from forerun.importer.gguf_reader.metadata import Metadata
 from forerun.importer.gguf_reader.names import ROPE_FREQUENCIES, Family
-from forerun.store.fields import Json
 
-Config: TypeAlias = dict[str, Json]
+Config: TypeAlias = JsonObject
 
 # How llama 3.1 and later scale their frequencies; the file holds only the outcome (06 ROP-5).
 LLAMA3_LOW, LLAMA3_HIGH, LLAMA3_ORIGINAL = 1.0, 4.0, 8192

@@ -5,7 +5,7 @@ The patterns are those of the models' published tokenizer.json files.
 
 from dataclasses import dataclass
 
-from forerun.store.fields import Json
+from forerun.base.json_types import JsonValue
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -21,9 +21,9 @@ class PreTokenizer:
     ignore_merges: bool = False  # a word that is a token is that token
     composes: bool = False  # normalises to NFC first
 
-    def document(self) -> Json:
+    def document(self) -> JsonValue:
         """The pre_tokenizer of a tokenizer.json."""
-        parts: list[Json] = []
+        parts: list[JsonValue] = []
         if self.single_digits:
             parts.append({"type": "Digits", "individual_digits": True})
         if self.pattern is not None:

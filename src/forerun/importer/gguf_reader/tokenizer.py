@@ -12,11 +12,11 @@ from typing import TypeAlias
 from tokenizers import Tokenizer
 
 from forerun.base.errors import ImportFailedError
+from forerun.base.json_types import JsonObject, JsonValue
 from forerun.importer.gguf_reader.metadata import Metadata
 from forerun.importer.gguf_reader.pretokenizers import ADD_BOS, PRE_TOKENIZERS
-from forerun.store.fields import Json
 
-Document: TypeAlias = dict[str, Json]
+Document: TypeAlias = JsonObject
 
 SPACE = "▁"  # how sentencepiece writes a space
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -159,9 +159,9 @@ def _sentencepiece(metadata: Metadata, vocabulary: Vocabulary) -> Document:
         "byte_fallback": all(byte in words for byte in BYTES),
         "ignore_merges": False,
     }
-    replace: Json = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
-    prepend: Json = {"type": "Prepend", "prepend": SPACE}
-    decoders: list[Json] = [
+    replace: JsonValue = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    prepend: JsonValue = {"type": "Prepend", "prepend": SPACE}
+    decoders: list[JsonValue] = [
         {"type": "Replace", "pattern": {"String": SPACE}, "content": " "},
         {"type": "ByteFallback"},
         {"type": "Fuse"},
@@ -247,16 +247,16 @@ def _added_token(vocabulary: Vocabulary, index: int) -> Document:
     }
 
 
-def _ends(metadata: Metadata, vocabulary: Vocabulary) -> Json:
+def _ends(metadata: Metadata, vocabulary: Vocabulary) -> JsonValue:
     """What the tokenizers library puts around a text when it is asked for special tokens."""
     bos = special_id(metadata, "bos") if adds_bos(metadata) else None
     eos = special_id(metadata, "eos") if adds_eos(metadata) else None
     if bos is None and eos is None:
         return None
 
-    def around(sequence: str, kind: int) -> list[Json]:
-        text: Json = {"Sequence": {"id": sequence, "type_id": kind}}
-        ends: list[Json] = [
+    def around(sequence: str, kind: int) -> list[JsonValue]:
+        text: JsonValue = {"Sequence": {"id": sequence, "type_id": kind}}
+        ends: list[JsonValue] = [
             None if i is None else {"SpecialToken": {"id": vocabulary.tokens[i], "type_id": kind}}
             for i in (bos, eos)
         ]

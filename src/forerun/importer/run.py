@@ -16,7 +16,9 @@ from forerun.store.writer import BlobFile, StoreWriter
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ImportRun:
+    """Where an import reads and writes, and who hears of it."""
+
     store: Store
     writer: StoreWriter
     reporter: Reporter

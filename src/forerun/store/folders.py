@@ -18,7 +18,7 @@ TEMPORARY = ".tmp-"  # starts the name of a file that is being written; base.pat
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StoreFolders:
     """The folders under one root."""
 
     root: Path

@@ -29,7 +29,7 @@ class _Ring:
         return min(self.length, self.capacity)
 
 
-class History:
+class PenaltyHistory:
     """Rows are addressed by their place in order of registration, as `add` made them."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:

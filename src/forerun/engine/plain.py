@@ -11,7 +11,7 @@ import torch
 from forerun.contract.batch import Batch
 from forerun.contract.decoder import Run, TokenLogprob
 from forerun.engine.loaded import LoadedModel
-from forerun.sampling.sampler import Sampled
+from forerun.sampling.sampler import NoAllowedTokenError, Sampled
 
 
 class PlainDecoder:
@@ -24,12 +24,22 @@ class PlainDecoder:
         self._current = torch.tensor(prompt[-1:], dtype=torch.int64, device=self._device)
         self._position = len(prompt) - 1  # where the current token will be written
         self._in_flight: _Drawn | None = None  # drawn and not handed out
+        self._refused: NoAllowedTokenError | None = None  # what the next call has to raise
 
     def next(self, remaining: int) -> Run:
-        """One token. The last one of a budget is not run ahead of."""
+        """One token. The last one of a budget is not run ahead of.
+
+        Raises NoAllowedTokenError after the last token that could be drawn was handed out, which
+        may have ended the text.
+        """
+        if self._refused is not None:
+            raise self._refused
         drawn, self._in_flight = self._in_flight or self._step(), None
         if self._loaded.look_ahead and remaining > 1:
-            self._in_flight = self._step()
+            try:
+                self._in_flight = self._step()
+            except NoAllowedTokenError as error:
+                self._refused = error
         return drawn.run()
 
     def drain(self) -> tuple[int, ...]:

@@ -1,8 +1,12 @@
 """The plain decoder step by step: 03 T3, T3b; 05 DEC-7."""
 
+import dataclasses
+
 import pytest
+import torch
 
 from fixtures.toy import EOS, VOCABULARY, ToyTarget, ask, endless, loaded_toy
+from forerun.base.errors import RequestError
 from forerun.contract.batch import Batch
 from forerun.engine.plain import PlainDecoder
 from forerun.sampling.noise import Purpose
@@ -63,6 +67,49 @@ def test_a_token_is_drawn_with_the_noise_of_the_place_it_takes(look_ahead):
         key = sampler.keys(0, [len(sequence)], Purpose.TARGET)
         assert distribution.draw(key).tolist() == [token]
         sequence.append(token)
+
+
+class DrySampler(Sampler):
+    """Allows no token at one position, as a grammar that is at its end does."""
+
+    dry_at = 0
+
+    def sample(self, slots, logits, positions, allowed=None):
+        if positions == [self.dry_at]:
+            allowed = torch.zeros((1, 1), dtype=torch.int32)
+        return super().sample(slots, logits, positions, allowed)
+
+
+def dry(look_ahead, dry_at):
+    """A chain 1 2 3 4 EOS 0 0 ... for which position `dry_at` allows nothing."""
+    target = ToyTarget()
+    loaded = loaded_toy(target, look_ahead=look_ahead)
+    sampler = DrySampler(vocab_size=VOCABULARY, context_length=200, device=target.facts.device)
+    sampler.dry_at = dry_at
+    return dataclasses.replace(loaded, sampler=sampler)
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+@pytest.mark.parametrize("dry_at", [2, 3, 4])
+def test_what_was_drawn_before_no_token_was_allowed_is_handed_out(look_ahead, dry_at):
+    """04 ORD-9, decoder laws 1 and 2, DEC-4: the same tokens at either look-ahead."""
+    loaded = dry(look_ahead, dry_at)
+    sink = ask(loaded, [0, 1])
+    assert isinstance(sink.error, RequestError)
+    assert sink.tokens == [2, 3, 4][: dry_at - 2]
+    assert loaded.caches[0].tokens == [0, 1, *sink.tokens]
+    again = ask(loaded, [0, 1, *sink.tokens, 2], 1)
+    assert again.figures.cached_tokens == dry_at
+    assert again.tokens == [3]
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+@pytest.mark.parametrize(("budget", "dry_at", "reason"), [(20, 6, "stop"), (2, 4, "length")])
+def test_a_text_that_ended_does_not_miss_a_token(look_ahead, budget, dry_at, reason):
+    """DEC-3: nothing is asked after a stop token or the budget, so nothing can be refused."""
+    sink = ask(dry(look_ahead, dry_at), [0, 1], budget)
+    assert (sink.error, sink.reason) == (None, reason)
+    assert sink.tokens == [2, 3, 4][:budget]
 
 
 def test_the_last_token_of_a_budget_is_not_run_ahead_of():

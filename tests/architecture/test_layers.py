@@ -64,9 +64,9 @@ THIRD_PARTY: dict[str, set[str]] = {
     "media": {"PIL", "soundfile", "soxr", "numpy"},
     "chat": {"jinja2"},
     "store": {"huggingface_hub"},
-    "scheduler": {"httpx2", "msgspec"},
+    "scheduler": {"msgspec"},
     "api": {"starlette", "msgspec", "uvicorn"},
-    "client": {"httpx2"},
+    "client": set(),
     "cli": {"click", "rich", "prompt_toolkit"},
 }
 TORCH_FREE = {"base", "settings", "protocol", "scheduler", "api", "client", "cli", "library"} | TEXT

@@ -6,6 +6,7 @@
 - locks/: the gate, and a hold for each running import
 """
 
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,28 @@ class StoreFolders:
     def holds(self) -> Path:
         """The files of running imports."""
         return self.root / "locks" / "holds"
+
+    def check(self) -> None:
+        """Raise StoreError if the root is there and cannot be a store. It need not be there."""
+        try:
+            is_folder = stat.S_ISDIR(self.root.stat().st_mode)
+        except FileNotFoundError:
+            return
+        except OSError as reason:
+            raise self.unreadable(reason) from None
+        if not is_folder:
+            raise StoreError(
+                f"{self.root} is a file, and the model store must be a folder; set FORERUN_MODELS "
+                f"to a folder"
+            )
+
+    def unreadable(self, reason: OSError) -> StoreError:
+        """The error for a file or folder of the store that the system does not let us read."""
+        path = reason.filename or self.root
+        return StoreError(
+            f"cannot read {path}: {reason.strerror or reason}; allow reading there, or set "
+            f"FORERUN_MODELS to another folder"
+        )
 
     @contextmanager
     def gate(self) -> Iterator[None]:

@@ -36,10 +36,11 @@ class Entry:
 
 
 class Store:
-    """The models under one folder, which need not exist yet."""
+    """The models under one folder, which need not exist yet. StoreError if it is no folder."""
 
     def __init__(self, root: Path) -> None:
         self.folders = StoreFolders(root)
+        self.folders.check()
         self.blobs = Blobs(self.folders.blobs)
         self.downloads = Downloads(self.folders)
 
@@ -133,15 +134,20 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             raise _not_found(name) from None
         except OSError as reason:
-            raise StoreError(f"cannot read {path}: {reason.strerror}") from None
+            raise self.folders.unreadable(reason) from None
 
     def _names(self) -> Iterator[ModelName]:
         root = self.folders.manifests
-        for parent, _, files in os.walk(root):
+        for parent, _, files in os.walk(root, onerror=self._refuse):
             for file in files:
                 name = ModelName.from_path(Path(parent, file).relative_to(root).parts)
                 if name is not None:
                     yield name
+
+    def _refuse(self, reason: OSError) -> None:
+        """A folder that is not there, or no longer, holds nothing; another one might."""
+        if not isinstance(reason, FileNotFoundError):
+            raise self.folders.unreadable(reason)
 
     def _entry(self, name: ModelName) -> Entry | None:
         """None if it was removed meanwhile."""

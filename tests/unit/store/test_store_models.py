@@ -1,7 +1,9 @@
 """The store as a whole: put, list, open, copy, remove, verify (07 CFG, CAT-5, CAT-6)."""
 
 import os
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,24 @@ def test_a_store_that_does_not_exist_is_empty(store: Store) -> None:
     assert not store.exists(NAME)
     assert list(store.blobs) == []
     assert store.collect() == 0
+
+
+@pytest.mark.parametrize("inside", ["", "deeper"])
+def test_a_store_that_is_a_file_is_named(tmp_path: Path, inside: str) -> None:
+    """CFG-3: it is not taken for an empty store."""
+    (tmp_path / "file").write_bytes(b"x")
+    root = tmp_path / "file" / inside
+    with pytest.raises(StoreError, match=rf"^[^\n]*{re.escape(str(root))}[^\n]*FORERUN_MODELS"):
+        Store(root)
+
+
+def test_a_folder_of_the_store_that_cannot_be_read_is_named(store: Store, put: Put) -> None:
+    """What is in it is not said to be missing."""
+    put("a:1", b"w")
+    os.rename(store.folders.manifests, store.folders.root / "moved")
+    store.folders.manifests.write_bytes(b"")
+    with pytest.raises(StoreError, match=r"cannot read .*manifests.*FORERUN_MODELS"):
+        store.entries()
 
 
 def test_files_lie_where_the_rule_says(store: Store, put: Put) -> None:

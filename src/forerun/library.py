@@ -91,7 +91,7 @@ class Model:
             embedding_length=facts.hidden_size,
             weight_bytes=facts.weight_bytes,
             device=str(facts.device),
-            load_seconds=service.served.load_seconds,
+            load_seconds=service.served.load_s,
         )
         self._closing = weakref.finalize(self, service.close)
 

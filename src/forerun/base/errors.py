@@ -4,6 +4,8 @@ Each message is one line that names the value and the remedy; `status` is what a
 answers with (spec 08 API-14).
 """
 
+LAST_WORDS = "Error: "  # begins the line in which a child process says why it ends
+
 
 class ForerunError(Exception):
     """Base of every deliberate error."""
@@ -64,6 +66,17 @@ STATUS_TO_ERROR: dict[int, type[ForerunError]] = {
     501: UnsupportedError,
     503: BusyError,
 }
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of what an error says, or its type: a torch error adds lines of advice."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
+def internal(error: BaseException) -> ForerunError:
+    """What a caller is told of a bug of ours; the trace is in the log."""
+    return ForerunError(f"internal error: {type(error).__name__}: {one_line(error)}")
 
 
 def error_for(status: int, message: str) -> ForerunError:

@@ -36,9 +36,7 @@ def pull_if_absent(name: ModelName, settings: Settings) -> None:
 @contextmanager
 def loaded(name: ModelName, settings: Settings, options: LoadOptions) -> Iterator[RunnerProcess]:
     """A private runner with the model ready, closed at the end. Shows that it is loading."""
-    with RunnerProcess(
-        str(name), settings, options=options, echo=settings.log == "debug"
-    ) as runner:
+    with RunnerProcess(str(name), settings, options=options) as runner:
         with _shown(sys.stderr.isatty(), lines=False) as show:
 
             def report(status: RunnerStatus) -> None:

@@ -6,13 +6,13 @@ from contextlib import closing, contextmanager
 
 import torch
 
-from forerun.base.errors import BusyError, CancelledError, ForerunError
+from forerun.base.errors import BusyError, CancelledError, ForerunError, internal
 from forerun.base.logs import logger
 from forerun.contract.sink import DoneReason, Figures
 from forerun.engine.decode import decode
 from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
-from forerun.engine.memory import anonymous_bytes
+from forerun.engine.memory import peak_bytes, restart_peak
 from forerun.engine.plain import PlainDecoder
 from forerun.engine.prefill import prefill
 from forerun.sampling.sampler import Sampler
@@ -44,14 +44,18 @@ def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
     if job.cancelled.is_set():
         raise CancelledError("cancelled while it was queued")
     started = time.monotonic()
-    with _slot(loaded.sampler), loaded.prefix.begin(job.tokens) as session:
+    with (
+        _peak_logged(loaded.model.facts.device),
+        _slot(loaded.sampler),
+        loaded.prefix.begin(job.tokens) as session,
+    ):
         job.sink.started(len(job.tokens), session.cached)
         prefill(loaded, session, job)
         prefilled = time.monotonic()
         loaded.sampler.add(SLOT, job.sampling, job.tokens)
         with closing(PlainDecoder(loaded, SLOT, job.tokens)) as decoder:
             ending = decode(decoder, job, session.outputs)
-    log.info("generated=%d memory=%d", ending.generated, anonymous_bytes())
+    log.info("generated=%d reason=%s", ending.generated, ending.reason)
     return ending.reason, Figures(
         prompt_tokens=len(job.tokens),
         cached_tokens=session.cached,
@@ -66,7 +70,16 @@ def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
 def _answer_to(error: Exception) -> ForerunError:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return BusyError("out of memory; shorten the prompt or load with a smaller num_ctx")
-    return ForerunError(f"internal error: {type(error).__name__}: {error}")
+    return internal(error)
+
+
+@contextmanager
+def _peak_logged(device: torch.device) -> Iterator[None]:
+    restart_peak(device)
+    try:
+        yield
+    finally:
+        log.info("peak_memory=%d", peak_bytes(device))
 
 
 @contextmanager

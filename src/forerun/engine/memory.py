@@ -17,12 +17,23 @@ def anonymous_bytes() -> int:
 
     Mapped weights are file-backed and not in it.
     """
-    if not _STATUS.exists():
-        return 0
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return _status_bytes("RssAnon")
+
+
+def restart_peak(device: torch.device) -> None:
+    """Let `peak_bytes` count from here, where that is possible: on CUDA."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_bytes(device: torch.device) -> int:
+    """The most memory in use at once: allocated on CUDA, resident in this process's life elsewhere.
+
+    0 where the system does not say.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return _status_bytes("VmHWM")
 
 
 def device_bytes(device: torch.device) -> int:
@@ -46,3 +57,12 @@ def release_freed(device: torch.device) -> None:
 def cache_bytes(loaded: LoadedModel) -> int:
     """Live state written so far, all layers."""
     return sum(cache.nbytes() for cache in loaded.caches if cache is not None)
+
+
+def _status_bytes(name: str) -> int:
+    if not _STATUS.exists():
+        return 0
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0

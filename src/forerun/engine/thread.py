@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
-from forerun.base.errors import ForerunError
+from forerun.base.errors import ForerunError, one_line
 from forerun.base.logs import logger
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class DeviceThread:
             while (task := self._queue.get()) is not None:
                 error = task.run()
                 if isinstance(error, torch.AcceleratorError):
-                    log.error("the device is lost: %s", error)
+                    log.error("the device is lost: %s", one_line(error))
                     if self._on_lost is not None:
                         self._on_lost(error)
                 del task, error  # waiting for the next one must not keep this one's tensors

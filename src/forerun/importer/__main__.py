@@ -14,7 +14,7 @@ from types import FrameType
 from typing import BinaryIO
 
 from forerun.base import logs
-from forerun.base.errors import ForerunError
+from forerun.base.errors import ForerunError, internal, one_line
 from forerun.importer.progress import Reporter
 from forerun.protocol.codec import decode_import_request
 from forerun.protocol.events import Failed
@@ -40,11 +40,10 @@ def main() -> int:
     except (Stopped, BrokenPipeError):
         os._exit(1)  # at once: taking torch apart needs longer than all the rest
     except ForerunError as error:
-        event = Failed(status=error.status, message=str(error))
+        event = Failed(status=error.status, message=one_line(error))
     except Exception as error:
         log.exception("the import failed")
-        reason = " ".join(str(error).split())
-        event = Failed(status=500, message=f"the import failed: {type(error).__name__}: {reason}")
+        event = Failed(status=500, message=f"the import failed: {internal(error)}")
     return _end(reporter, event)
 
 

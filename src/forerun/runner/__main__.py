@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from forerun.base.errors import ForerunError
+from forerun.base.errors import LAST_WORDS, ForerunError, LoadError
 from forerun.base.logs import configure, logger
 from forerun.runner.request import LoadRequest
 from forerun.settings import Settings
@@ -26,19 +26,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         settings = Settings.from_environment()
+        configure("debug" if asked.verbose else settings.log, settings.log_format)
+        listener = _listening(asked.socket)
     except ForerunError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    configure("debug" if asked.verbose else settings.log, settings.log_format)
-    with _listening(asked.socket) as listener:
+        return _failed(str(error))
+    with listener:
         sys.stdout.write("listening\n")
         sys.stdout.flush()
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads standard output further
         threading.Thread(target=_end_with_parent, args=(asked.socket,), daemon=True).start()
         reason = _serve(listener, asked, settings)
-    if reason:
-        sys.stderr.write(f"{reason}\n")
-    return 1 if reason else 0
+    return _failed(reason) if reason else 0
+
+
+def _failed(reason: str) -> int:
+    sys.stderr.write(f"{LAST_WORDS}{reason}\n")
+    return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -54,7 +57,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _listening(path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(path))
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise LoadError(f"cannot listen at {str(path)!r}: {error}; choose another path") from None
     path.chmod(0o600)
     listener.listen()
     return listener

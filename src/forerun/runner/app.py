@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from forerun.base.errors import BusyError, ForerunError
+from forerun.base.errors import BusyError, ForerunError, internal, one_line
 from forerun.base.logs import logger
 from forerun.protocol.codec import decode, encode, encode_line
 from forerun.protocol.events import Done, Failed, Text, Tokens
@@ -142,9 +142,9 @@ def _json(message: msgspec.Struct) -> Response:
 
 async def _refused(_: Request, error: Exception) -> Response:
     status = error.status if isinstance(error, ForerunError) else 500
-    return PlainTextResponse(str(error), status)
+    return PlainTextResponse(one_line(error), status)
 
 
 async def _broken(request: Request, error: Exception) -> Response:
     log.error("%s failed", request.url.path, exc_info=error)
-    return PlainTextResponse(f"internal error: {type(error).__name__}: {error}", 500)
+    return PlainTextResponse(str(internal(error)), 500)

@@ -39,22 +39,27 @@ def load_engine(
     """
     on_cpu = _stated(stored, "num_gpu") == 0
     device = choose_device(request.device or ("cpu" if on_cpu else None))
+    prepare_device(device)
     threads = request.threads or _stated(stored, "num_thread")
     if threads:
         torch.set_num_threads(threads)
     with torch.inference_mode(False):  # weights and caches are ordinary tensors (LOD-1)
         model = _load_weights(stored, device, request.cpu_kernels, progress)
-        context = choose_context(request, stored, model)
-        caches = model.new_caches(CacheOptions(context))
-        sampler = Sampler(vocab_size=model.facts.vocab_size, context_length=context, device=device)
+        return assemble(model, choose_context(request, stored, model))
+
+
+def assemble(model: TargetModel, context: int) -> LoadedModel:
+    """A model with its caches and the parts that requests on it share. In normal mode."""
+    facts = model.facts
+    caches = model.new_caches(CacheOptions(context))
     return LoadedModel(
         model=model,
         caches=caches,
         prefix=PrefixCache(caches),
-        sampler=sampler,
+        sampler=Sampler(vocab_size=facts.vocab_size, context_length=context, device=facts.device),
         context=context,
-        chunk=choose_chunk(model.facts),
-        look_ahead=0 if device.type == "cpu" else 1,
+        chunk=choose_chunk(facts),
+        look_ahead=0 if facts.device.type == "cpu" else 1,
     )
 
 

@@ -42,9 +42,7 @@ def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prep
     if request.format is not None and request.format != "":
         raise UnsupportedError("format is not supported yet; leave it out and check the answer")
     options = check_options(dict(request.options))
-    inert = [name for name in options if OPTIONS[name].inert]
-    if inert:
-        log.debug("options without effect: %s", ", ".join(inert))
+    _note_inert(options)
     layered = {**text.parameters, **options}
     sampling = _sampling(request, text, options)
     # normalised for its checks alone: a bias on a token that is not there is the caller's mistake
@@ -100,6 +98,17 @@ def _sampling(
             f"draft is {sampling.draft!r}; this model offers {', '.join(BOUND_DRAFTS)}"
         )
     return sampling
+
+
+def _note_inert(options: dict[str, OptionValue]) -> None:
+    """08 OPT: what is fixed once a model is loaded has no effect either; num_ctx has one."""
+    inert = [
+        name
+        for name in options
+        if OPTIONS[name].inert or (OPTIONS[name].load_time and name != "num_ctx")
+    ]
+    if inert:
+        log.debug("options without effect: %s", ", ".join(inert))
 
 
 def _context(options: dict[str, OptionValue], limits: Limits) -> int:

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forerun.base.errors import CancelledError, ForerunError
+from forerun.base.errors import CancelledError, ForerunError, one_line
 from forerun.chat.stops import StopMatcher
 from forerun.contract.decoder import TokenLogprob
 from forerun.contract.sink import DoneReason
@@ -50,12 +50,12 @@ class Responder:
         tokenizer: Tokenizer,
         stops: Sequence[str],
         *,
-        load_seconds: float = 0.0,
+        load_s: float = 0.0,
     ) -> None:
         """Made when the request arrives: the first token's time counts from here."""
         self._stream = stream
         self._tokenizer = tokenizer
-        self._load_seconds = load_seconds
+        self._load_s = load_s
         self._bytes = tokenizer.decode_stream()
         self._characters: CharacterStream[_Token] = CharacterStream()
         self._stops = StopMatcher(stops)
@@ -65,7 +65,7 @@ class Responder:
         self._stopped = False
         self._prompt_tokens = 0
         self._arrived = time.monotonic()
-        self._first_token_seconds = 0.0
+        self._first_token_s = 0.0
 
     @property
     def waited_s(self) -> float:
@@ -79,8 +79,8 @@ class Responder:
         self._stream.put(Progress(processed=tokens, total=self._prompt_tokens))
 
     def take(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprob]) -> int | None:
-        if not self._first_token_seconds:
-            self._first_token_seconds = time.monotonic() - self._arrived
+        if not self._first_token_s:
+            self._first_token_s = time.monotonic() - self._arrived
         text = ""
         for place, token in enumerate(tokens):
             text += self._push(_Token(token, logprobs[place] if logprobs else None))
@@ -108,14 +108,14 @@ class Responder:
                     generation_seconds=figures.generation_seconds,
                     drafted_tokens=figures.drafted_tokens,
                     accepted_tokens=figures.accepted_tokens,
-                    load_seconds=self._load_seconds,
-                    first_token_seconds=self._first_token_seconds,
+                    load_seconds=self._load_s,
+                    first_token_seconds=self._first_token_s,
                 ),
             )
         )
 
     def fail(self, error: ForerunError) -> None:
-        self._stream.put(Failed(status=error.status, message=str(error)))
+        self._stream.put(Failed(status=error.status, message=one_line(error)))
 
     def _push(self, token: _Token) -> str:
         """The text that is certain once `token` is there."""

@@ -3,16 +3,17 @@
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from forerun.base.errors import ForerunError, RequestError
+from forerun.base.errors import ForerunError, RequestError, internal
 from forerun.base.spans import Span
 from forerun.engine.embed import embed
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
-from forerun.engine.memory import cache_bytes, device_bytes
+from forerun.engine.memory import cache_bytes, device_bytes, release_freed
 from forerun.engine.thread import DeviceThread
 from forerun.protocol.events import Embeddings, Failed
 from forerun.protocol.requests import CompletionRequest, EmbedRequest
@@ -29,7 +30,7 @@ class ServedModel:
 
     engine: LoadedModel
     text: TextParts
-    load_seconds: float
+    load_s: float
 
     @property
     def limits(self) -> Limits:
@@ -41,12 +42,19 @@ class Service:
     """May be used from any thread; whatever torch does is done in the device thread."""
 
     def __init__(self, served: ServedModel, thread: DeviceThread) -> None:
-        self.served = served
+        self._served: ServedModel | None = served
         self._thread = thread
         self._lock = threading.Lock()
         self._streams: set[EventStream] = set()
         self._memory = Memory()
         self._refreshing: Future[None] | None = None
+
+    @property
+    def served(self) -> ServedModel:
+        """Raises ForerunError once the service is closed."""
+        if self._served is None:
+            raise ForerunError("the model is closed; load it again")
+        return self._served
 
     def complete(self, request: CompletionRequest) -> EventStream:
         """Check a request and queue it; its stream ends with exactly one Done or Failed.
@@ -56,9 +64,7 @@ class Service:
         stream = EventStream()
         served = self.served
         prepared = prepare(request, served.text, served.limits)
-        sink = Responder(
-            stream, served.text.tokenizer, prepared.stops, load_seconds=served.load_seconds
-        )
+        sink = Responder(stream, served.text.tokenizer, prepared.stops, load_s=served.load_s)
         job = Job(
             tokens=prepared.tokens,
             eos=frozenset() if request.ignore_eos else served.text.tokenizer.eos_ids,
@@ -117,7 +123,7 @@ class Service:
             memory=memory,
             active_requests=min(at_work, 1),  # the device thread runs one at a time
             queued_requests=max(at_work - 1, 0),
-            load_seconds=self.served.load_seconds,
+            load_seconds=self.served.load_s,
         )
 
     def refresh(self) -> "Future[None]":
@@ -128,12 +134,20 @@ class Service:
             return self._refreshing
 
     def close(self) -> None:
-        """Cancel every request, wait until the device thread has ended. Idempotent."""
+        """Cancel every request, free the model, wait for the device thread's end. Idempotent."""
         with self._lock:
             streams = list(self._streams)
         for stream in streams:
             stream.cancel()
+        with suppress(ForerunError):  # the thread is closed: so is the service
+            self._thread.submit(self._unload)
         self._thread.close()
+
+    def _unload(self) -> None:
+        """Nothing else holds the model by now; what it took goes back to the system (LOD-6)."""
+        device = self.served.engine.model.facts.device
+        self._served = None
+        release_freed(device)
 
     def _measure(self) -> None:
         engine = self.served.engine
@@ -150,7 +164,7 @@ class Service:
         self._forget(stream)
         error = future.exception()
         if error is not None and not stream.ended:
-            stream.put(Failed(status=500, message=f"internal error: {error}"))
+            stream.put(Failed(status=500, message=str(internal(error))))
 
     def _forget(self, stream: EventStream) -> None:
         with self._lock:

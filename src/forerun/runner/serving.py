@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from forerun.base.errors import ForerunError
+from forerun.base.errors import LAST_WORDS, ForerunError, internal, one_line
 from forerun.base.logs import logger
 from forerun.engine.thread import DeviceThread
 from forerun.runner.app import make_app
@@ -59,10 +59,10 @@ class Runner:
             self.service = load(self._request, self._thread, self.state.progress)
             self.state.ready(self.service.status())
         except ForerunError as error:
-            self.state.fail(str(error))
+            self.state.fail(one_line(error))
         except Exception as error:
             log.exception("the load failed")
-            self.state.fail(f"internal error: {type(error).__name__}: {error}")
+            self.state.fail(str(internal(error)))
 
     def _stop_if_failed(self, server: uvicorn.Server) -> None:
         if self.state.status.state == "failed":
@@ -71,6 +71,6 @@ class Runner:
 
 def end_at_once(error: BaseException) -> None:
     """THR-4: after a lost device no call can work; the reason is the last error line."""
-    sys.stderr.write(f"the device is lost: {error}\n")
+    sys.stderr.write(f"{LAST_WORDS}the device is lost: {one_line(error)}\n")
     sys.stderr.flush()
     os._exit(1)

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from forerun.base.errors import RunnerError
+from forerun.base.errors import LAST_WORDS, RunnerError
 
 _TAIL_LINES = 20
-_TAIL_LINE_BYTES = 2000
+_TAIL_LINE_LENGTH = 2000
 
 
 class ChildProcess:
@@ -29,9 +29,12 @@ class ChildProcess:
         arguments: Sequence[str],
         *,
         environment: Mapping[str, str],
-        echo: bool = False,
     ) -> None:
-        """`echo` passes the child's standard error on to ours; its end is kept in any case."""
+        """The child's standard error goes on to ours, line by line; its end is kept for messages.
+
+        Its last words are only kept: they are in the error that its owner raises, and who sees
+        that need not see them twice.
+        """
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             stdin=subprocess.PIPE,
@@ -42,8 +45,8 @@ class ChildProcess:
         )
         self._closing = threading.Lock()
         self._closed = False
-        self._tail: deque[bytes] = deque(maxlen=_TAIL_LINES)
-        self._pump = threading.Thread(target=self._keep_errors, args=(echo,), daemon=True)
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._pump = threading.Thread(target=self._pass_on_errors, daemon=True)
         self._pump.start()
 
     @property
@@ -73,7 +76,7 @@ class ChildProcess:
     def last_error(self, wait_s: float = 2.0) -> str:
         """The last line of the child's standard error, waiting for it while the child ends."""
         self._pump.join(wait_s)
-        lines = [line.decode(errors="replace").strip() for line in list(self._tail)]
+        lines = [line.strip().removeprefix(LAST_WORDS) for line in list(self._tail)]
         return next((line for line in reversed(lines) if line), "it said nothing")
 
     def close(self) -> None:
@@ -99,12 +102,14 @@ class ChildProcess:
         else:
             self._process.kill()
 
-    def _keep_errors(self, echo: bool) -> None:
-        for line in _pipe(self._process.stderr):
-            self._tail.append(line[-_TAIL_LINE_BYTES:])
-            if echo:
-                sys.stderr.buffer.write(line)
-                sys.stderr.buffer.flush()
+    def _pass_on_errors(self) -> None:
+        for data in _pipe(self._process.stderr):
+            line = data.decode(errors="replace")
+            self._tail.append(line[:_TAIL_LINE_LENGTH])
+            if not line.startswith(LAST_WORDS):
+                with suppress(OSError, ValueError):  # ours is closed, and the child must not block
+                    sys.stderr.write(line)
+                    sys.stderr.flush()
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

@@ -1,5 +1,6 @@
 """A runner process: loaded, asked and closed by whoever started it (spec 08 RUN-4, RUN-6..9)."""
 
+import os
 import shutil
 import tempfile
 import threading
@@ -20,6 +21,10 @@ LOAD_STALL_S = 300.0  # without progress
 # How long a thread of PyTorch's team waits in a loop before it sleeps, in turns of that loop. The
 # default is 300 times this, and halves a core's work when anything else runs (decision 0008).
 SPIN = {"GOMP_SPINCOUNT": "1000"}
+
+SOCKET = "socket"
+SOCKET_PATH_BYTES = 103  # macOS takes so many, Linux four more
+SHORT_FOLDER = "/tmp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +53,10 @@ class RunnerProcess:
         settings: ChildSettings,
         *,
         options: LoadOptions | None = None,
-        echo: bool = False,
     ) -> None:
-        """`echo` passes the runner's log on to our standard error."""
         self._name = name
         self._settings = settings
         self._options = options or LoadOptions()
-        self._echo = echo
         self._lock = threading.Lock()
         self._closed = False
         self._child: ChildProcess | None = None
@@ -83,7 +85,7 @@ class RunnerProcess:
     def connection(self) -> Connection:
         """How to talk to the loaded model."""
         assert self._folder is not None, "load comes first"
-        return Connection(self._folder / "socket", self._last_error)
+        return Connection(self._folder / SOCKET, self._last_error)
 
     @property
     def exited(self) -> bool:
@@ -114,15 +116,29 @@ class RunnerProcess:
             if self._closed:
                 raise RunnerError("the runner was closed before it was loaded")
             assert self._child is None, "a runner is loaded once"
-            self._folder = Path(tempfile.mkdtemp(prefix="forerun-"))  # mode 0700 (05 HTP-1)
+            self._folder = _private_folder()
             self._child = ChildProcess(
                 "forerun.runner",
-                [self._name, "--socket", str(self._folder / "socket"), *self._options.arguments()],
+                [self._name, "--socket", str(self._folder / SOCKET), *self._options.arguments()],
                 environment={**SPIN, **self._settings.environment()},
-                echo=self._echo,
             )
             return self._child, self.connection
 
     def _last_error(self) -> str:
         assert self._child is not None, "load comes first"
         return self._child.last_error()
+
+
+def _private_folder() -> Path:
+    """A new folder of mode 0700 for a socket (05 HTP-1), whose path must not be long."""
+    folder = Path(tempfile.mkdtemp(prefix="forerun-"))
+    if len(os.fsencode(folder / SOCKET)) <= SOCKET_PATH_BYTES:
+        return folder
+    folder.rmdir()
+    try:
+        return Path(tempfile.mkdtemp(prefix="forerun-", dir=SHORT_FOLDER))
+    except OSError:
+        raise RunnerError(
+            f"the temporary folder {str(folder.parent)!r} is too long for a socket's path; "
+            "set TMPDIR to a shorter one"
+        ) from None

@@ -1,6 +1,7 @@
 """A request from end to end over a toy target: 05 REQ, PRE, DEC, THR-2."""
 
 import dataclasses
+import logging
 
 import pytest
 import torch
@@ -142,6 +143,33 @@ def test_log_probabilities_may_be_asked_without_rivals():
     assert [entry.top for entry in sink.logprobs] == [()] * 3
 
 
+class Peaks(logging.Handler):
+    """The engine's log lines, and the place of the peak's among other events."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines, self._events = [], []
+
+    def into(self, events):
+        self._events = events
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+        if self.lines[-1].startswith("peak_memory="):
+            self._events.append("peak")
+
+
+@pytest.fixture
+def peaks():
+    engine, handler = logging.getLogger("forerun.engine"), Peaks()
+    level = engine.level
+    engine.addHandler(handler)
+    engine.setLevel(logging.INFO)
+    yield handler
+    engine.removeHandler(handler)
+    engine.setLevel(level)
+
+
 def recording(look_ahead=0):
     """A loaded toy whose parts note what is acquired and released."""
     events = []
@@ -198,21 +226,33 @@ def test_what_a_request_acquires_in_order_it_releases_in_reverse():
 
 @pytest.mark.parametrize("look_ahead", [0, 1])
 @pytest.mark.parametrize("cancel_at", range(7))
-def test_everything_is_released_however_a_request_ends(look_ahead, cancel_at):
-    """REQ-3."""
+def test_everything_is_released_however_a_request_ends(look_ahead, cancel_at, peaks):
+    """REQ-3; REQ-2: the peak of memory is logged last."""
     loaded, _, events = recording(look_ahead)
+    peaks.into(events)
     ask(loaded, [1, 2, 3], 3, sink=ListSink(cancel_at=cancel_at))
-    assert events[-2:] == ["record", "remove"]
+    assert events[-3:] == ["record", "remove", "peak"]
 
 
 @pytest.mark.parametrize("fails_at", [0, 2, 3])
-def test_an_error_releases_everything_and_empties_the_caches(fails_at):
-    """REQ-3."""
+def test_an_error_releases_everything_and_empties_the_caches(fails_at, peaks):
+    """REQ-3; REQ-2: the peak of memory is logged last."""
     loaded, target, events = recording()
+    peaks.into(events)
     target.fails_at = fails_at
     with pytest.raises(RuntimeError):
         ask(loaded, [1, 2, 3], 3)
-    assert events[-2:] == ["forget", "remove"]
+    assert events[-3:] == ["forget", "remove", "peak"]
+    (peak,) = [line for line in peaks.lines if line.startswith("peak_memory=")]
+    assert int(peak.partition("=")[2]) > 2**20  # an interpreter with torch has more
+
+
+def test_the_progress_of_a_prompt_is_logged(peaks):
+    """PRE-4: processed of total, at info."""
+    ask(loaded_toy(ToyTarget(endless), chunk=4), [1] * 10, 0)
+    assert [line for line in peaks.lines if line.startswith("prefill")] == [
+        f"prefill processed={processed} total=10" for processed in (4, 8, 9)
+    ]
 
 
 @pytest.mark.parametrize("look_ahead", [0, 1])

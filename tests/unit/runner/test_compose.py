@@ -1,6 +1,7 @@
 """What is decided when a model is put together: 05 PRP-8, PRE-1, LOD-1; 08 SCH-7, RUN-12."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +9,17 @@ import torch
 from fixtures.stored import tiny_store
 from fixtures.toy import ToyTarget
 from forerun.base.errors import LoadError
-from forerun.runner.compose import choose_chunk, choose_context, choose_device, load_engine
+from forerun.kernels.select import KernelChoice
+from forerun.models.load import load_model
+from forerun.nn.placement import Placement
+from forerun.runner import compose
+from forerun.runner.compose import (
+    choose_chunk,
+    choose_context,
+    choose_device,
+    load_engine,
+    prepare_device,
+)
 from forerun.runner.request import LoadRequest
 from forerun.store.names import ModelName
 from forerun.store.store import Store
@@ -71,3 +82,56 @@ def test_a_model_is_put_together_as_its_parameters_and_its_device_say(settings, 
     assert engine.chunk == 512
     assert seen[-1] == ("loading weights", 1.0)
     assert [done for _, done in seen] == sorted(done for _, done in seen)
+
+
+@pytest.mark.parametrize(("device", "switched"), [("cuda", [False]), ("cpu", [])])
+def test_attention_that_plans_for_every_length_is_off_on_cuda(monkeypatch, device, switched):
+    seen = []
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", seen.append)
+    prepare_device(torch.device(device))
+    assert seen == switched
+
+
+def test_a_load_goes_from_the_device_to_the_weights_to_the_caches(monkeypatch, settings, stored):
+    """05 LOD-1: and nothing is made in inference mode, although the device thread is in it."""
+    order = []
+
+    def noted(name):
+        real = getattr(compose, name)
+
+        def call(*arguments, **options):
+            assert not torch.is_inference_mode_enabled() or name == "prepare_device"
+            order.append(name)
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(compose, name, call)
+
+    for name in ("prepare_device", "load_model", "CacheOptions", "PrefixCache", "Sampler"):
+        noted(name)
+    threads = torch.get_num_threads()
+    with torch.inference_mode():
+        load_engine(stored, LoadRequest("tiny", settings.models), lambda *_: None)
+    torch.set_num_threads(threads)
+    assert order == ["prepare_device", "load_model", "CacheOptions", "PrefixCache", "Sampler"]
+
+
+def test_the_architecture_is_looked_up_before_any_tensor_is_opened():
+    """05 LOD-1: an unsupported model says so, whatever else is wrong with it."""
+    placement = Placement(torch.float32, torch.device("cpu"), KernelChoice())
+    with pytest.raises(LoadError, match="NewForCausalLM"):
+        load_model({"architectures": ["NewForCausalLM"]}, [Path("absent")], placement)
+
+
+def test_every_header_is_read_before_the_first_weight(stored):
+    """05 LOD-1: a blob that is not there is found before work begins."""
+    *files, last = [stored.file(layer) for layer in stored.tensors]
+    placement = Placement(torch.float32, torch.device("cpu"), KernelChoice())
+    heard = []
+    with pytest.raises(LoadError, match="absent"):
+        load_model(
+            stored.json("config.json"),
+            [*files, last.with_name("absent")],
+            placement,
+            lambda *done: heard.append(done),
+        )
+    assert heard == []

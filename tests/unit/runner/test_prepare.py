@@ -4,6 +4,7 @@ A byte tokenizer and a small template stand in for a model's, so that lengths ca
 """
 
 import dataclasses
+import logging
 
 import pytest
 
@@ -131,6 +132,15 @@ def test_a_mistake_is_refused_by_name(text, request_fields, says):
     """PRP-4, PRP-7; 08 OPT: unknown, ill-typed, NaN and out-of-range options name themselves."""
     with pytest.raises(RequestError, match=says):
         ask(text, **request_fields)
+
+
+def test_options_that_do_nothing_are_named_in_the_log(text, caplog):
+    """08 OPT: load-time ones too, but for num_ctx; one debug line."""
+    options = {"num_thread": 2, "num_gpu": 0, "num_ctx": 8, "num_keep": 3, "top_k": 2}
+    with caplog.at_level(logging.DEBUG, "forerun.runner.prepare"):
+        ask(text, prompt="a", options=options)
+        ask(text, prompt="a", options={"num_ctx": 8})
+    assert caplog.messages == ["options without effect: num_thread, num_gpu, num_keep"]
 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "image"])

@@ -183,7 +183,7 @@ def test_one_event_a_run(tokenizer):
 def test_figures_and_progress_are_passed_on(tokenizer):
     """DEC-5."""
     stream = EventStream()
-    responder = Responder(stream, tokenizer, (), load_seconds=2.0)
+    responder = Responder(stream, tokenizer, (), load_s=2.0)
     responder.started(5, 2)
     responder.prefilled(4)
     responder.take([0x61], [])

@@ -1,6 +1,8 @@
 """Children of ours: 08 RUN-3, RUN-6, RUN-8."""
 
+import io
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -56,6 +58,36 @@ def test_close_takes_what_the_child_started_with_it():
 
 def test_the_last_line_of_standard_error_is_kept_for_messages():
     """RUN-3."""
+    failing = child("fail")
+    assert failing.last_error() == "the weights are gone"
+    failing.close()
+
+
+def test_what_a_child_says_goes_on_to_our_standard_error(capfd):
+    """RUN-3: line by line, as it is."""
+    failing = child("fail")
+    failing.last_error()
+    failing.close()
+    assert capfd.readouterr().err == "a warning on the way\nthe weights are gone\n"
+
+
+def test_last_words_are_kept_and_not_passed_on(capfd):
+    """RUN-3: they are in the error that is raised, and a user reads them once."""
+    ending = child("last_words")
+    assert ending.last_error() == "the device is lost"
+    ending.close()
+    assert capfd.readouterr().err == "a warning on the way\n"
+
+
+@pytest.mark.parametrize("broken", [io.UnsupportedOperation("no"), ValueError("closed")])
+def test_a_child_is_read_although_nobody_hears_it(monkeypatch, broken):
+    """RUN-3: our standard error may be closed; a full pipe would stop the child."""
+
+    class Deaf(io.StringIO):
+        def write(self, _):
+            raise broken
+
+    monkeypatch.setattr(sys, "stderr", Deaf())
     failing = child("fail")
     assert failing.last_error() == "the weights are gone"
     failing.close()

@@ -1,5 +1,7 @@
 """One model of the store, opened: what the runner, the importer and `show` ask of it (CFG-5)."""
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +12,14 @@ from forerun.base.shown import shown
 from forerun.store import manifest as kinds
 from forerun.store.blobs import Blobs, Digest
 from forerun.store.fields import Fields
+from forerun.store.headers import Header, read_header
 from forerun.store.manifest import DraftConfig, Layer, Manifest, ModelConfig
 from forerun.store.messages import Message, decode_messages
 from forerun.store.names import ModelName
 from forerun.store.parameters import decode_parameters
 
 _DRAFT_CONFIG = "draft/config.json"
+_QUANTISED_PARTS = ("scale", "bias", "global_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,19 @@ class StoredModel:
             return ()
         return decode_messages(self.read(layers[0]), f"messages of {self.name}")
 
+    def weights_summary(self) -> str:
+        """How many of the target's tensors are stored as what: "int4 210, f32 61, int8 1".
+
+        Reads the headers of all tensor blobs. StoreError if one is missing or damaged.
+        """
+        draft = None if self.draft is None else self.draft.tensor_prefix
+        counts: Counter[str] = Counter()
+        for layer in self.tensors:
+            if draft is None or not layer.name.startswith(draft):
+                counts.update(_stored_types(read_header(self.file(layer), StoreError)))
+        ranked = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
+        return ", ".join(f"{kind} {count}" for kind, count in ranked)
+
     def _text(self, media_type: str) -> str | None:
         layers = self.manifest.of_type(media_type)
         return self._decoded(layers[0]) if layers else None
@@ -108,6 +125,17 @@ class StoredModel:
             raise StoreError(
                 f"{self.name}: blob {layer.blob.digest} is not UTF-8 text: {reason.reason}"
             ) from None
+
+
+def _stored_types(header: Header) -> Iterator[str]:
+    """The type of each tensor of a blob; what belongs to a quantised one counts with it (PLN-5)."""
+    names = {tensor.name for tensor in header.tensors}
+    for tensor in header.tensors:
+        owner, _, part = tensor.name.rpartition(".")
+        if part in _QUANTISED_PARTS and owner in names:
+            continue
+        packed = tensor.dtype == "U32"
+        yield header.metadata.get("quant_type", "u32") if packed else tensor.dtype.lower()
 
 
 def draft_architecture(config: JsonObject, where: str) -> str:

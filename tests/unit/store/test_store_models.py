@@ -5,7 +5,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from forerun.base.errors import NotFoundError, RequestError, StoreError
 from forerun.store.manifest import (
@@ -314,3 +316,31 @@ def test_a_download_goes_once_it_is_imported(store: Store) -> None:
     store.downloads.discard("imported")
     assert not (store.folders.downloads / "imported").exists()
     assert (store.folders.downloads / "unfinished" / "part").exists()
+
+
+def _blob(tensors: dict[str, str], quant_type: str = "") -> bytes:
+    """A safetensors file of tensors of one value each, with these types."""
+    dtypes = {"U32": np.uint32, "F16": np.float16, "F32": np.float32}
+    values = {name: np.zeros(1, dtypes[kind]) for name, kind in tensors.items()}
+    return save(values, {"quant_type": quant_type} if quant_type else None)
+
+
+def test_what_weights_are_is_told_from_their_headers(store: Store) -> None:
+    """PLN-5, CLS-5: scales and zero points count with their tensor, the draft's do not count."""
+    packed = {"q.weight": "U32", "q.weight.scale": "F16", "q.weight.bias": "F16"}
+    layers = {
+        "a.q.weight": _blob(packed, "int4"),
+        "b.q.weight": _blob({"b.q.weight": "U32", "b.q.weight.scale": "F16"}, "int4"),
+        "embed.weight": _blob({"embed.weight": "U32", "embed.weight.scale": "F32"}, "int8"),
+        "norm.weight": _blob({"norm.weight": "F32"}),
+        "q.bias": _blob({"q.bias": "F32", "q.other": "F32"}),
+        "draft.fc.weight": _blob({"draft.fc.weight": "F16"}),
+    }
+    with store.importing() as writer:
+        written = [writer.add_layer(TENSOR, data, name) for name, data in layers.items()]
+        writer.publish(NAME, ModelConfig(draft=DraftConfig("Head")), written)
+    model = store.get(NAME)
+    assert model.weights_summary() == "f32 3, int4 2, int8 1"
+    store.blobs.path(written[0].blob.digest).unlink()
+    with pytest.raises(StoreError, match="is missing"):
+        model.weights_summary()

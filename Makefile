@@ -4,6 +4,8 @@
 PYTHON ?= python3
 MODEL ?= smollm2:135m
 PROMPT ?= Why is the sky blue?
+# as typed: a dollar sign in it is not make's
+export PROMPT := $(value PROMPT)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
@@ -14,8 +16,6 @@ run: $(VENV)/.installed
 
 test: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest -m "not slow" $(ARGS)
-
-export PROMPT
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -83,6 +83,67 @@ def test_help_on_a_command_that_is_not_there(models: Path) -> None:
     assert "'fly'" in done.stderr
 
 
+def test_a_mistyped_command_is_answered_with_the_nearest(models: Path) -> None:
+    done = forerun(models, "shwo")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "Error: no command 'shwo'; did you mean show? there are run, pull, create, list, show, rm, "
+        "cp, bench, help\n"
+    )
+
+
+def test_output_that_cannot_be_written_is_one_line(models: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "forerun", "list"],
+            env=environment(models),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    fails(done, "No space left")
+
+
+def test_a_reader_that_leaves_early_is_no_error_of_ours(models: Path) -> None:
+    command = f"{sys.executable} -m forerun help | true"
+    done = subprocess.run(
+        command, shell=True, env=environment(models), capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", [[b"\xff"], [b"hi", b"--system", b"\xff"]])
+def test_arguments_that_are_no_unicode(models: Path, arguments: list[bytes]) -> None:
+    done = subprocess.run(
+        [sys.executable, b"-m", b"forerun", b"run", NAME.encode(), *arguments],
+        env=environment(models),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    text = subprocess.CompletedProcess(done.args, done.returncode, "", done.stderr.decode())
+    fails(text, "not valid UTF-8")
+
+
+def test_raw_continues_plain_text(models: Path) -> None:
+    raw = forerun(models, "run", NAME, "--raw", "ab", "--verbose", "-o", "num_predict=2")
+    assert "prompt:       2 tokens" in raw.stderr  # no template, no BOS: a byte is a token
+    fails(forerun(models, "run", NAME, "--raw", "ab", "--system", "x"), "--raw")
+
+
+def test_a_context_above_the_models_own_is_said(models: Path) -> None:
+    """PRP-8."""
+    done = forerun(models, "run", NAME, "hi", "-o", "num_ctx=9999", "-o", "num_predict=1")
+    assert done.stderr == "num_ctx 9999 is above the model's 512, which it is cut to\n"
+
+
+def test_an_answer_that_fills_the_context_says_so(models: Path) -> None:
+    bias = "logit_bias=256:-100,258:-100"  # the model's own ends of text
+    done = forerun(models, "run", NAME, "hi", "-o", "num_ctx=64", "-o", bias)
+    assert "cut off after 64 tokens" in done.stderr
+
+
 def test_one_answer_then_the_same_again(models: Path) -> None:
     first = forerun(models, "run", NAME, "hello", "-o", "temperature=0", "-o", "num_predict=8")
     again = forerun(models, "run", NAME, "hello", "-o", "temperature=0", "-o", "num_predict=8")
@@ -297,6 +358,17 @@ def test_a_conversation(terminal: Terminal) -> None:
     terminal.until("temperature is -1")
     terminal.type("/show parameters\r")
     terminal.until("num_predict 6")
+    terminal.type("/set parameter stop\r")
+    terminal.until("(stop as the model has it)")
+    terminal.type("/set parameter num_predict\r")
+    terminal.until("(num_predict as the model has it)")
+    terminal.type("/set parameter num_predict 6\r")
+    terminal.until("(num_predict 6)")
+    terminal.type('/set system """be\r')
+    terminal.type('brief"""\r')
+    terminal.until("(system prompt set)")
+    terminal.type("/show system\r")
+    terminal.until("set here: be\r\nbrief")
     terminal.type("/clear\r")
     terminal.until("forgotten")
     terminal.type('"""two\r')
@@ -326,6 +398,10 @@ def test_a_conversation_is_saved_and_loaded(terminal: Terminal, models: Path) ->
     terminal.until("\r\n\r\n")
     terminal.type("/save kept\r")
     terminal.until("saved kept")
+    terminal.type("/save kept\r")
+    terminal.until("there is a model kept already")
+    terminal.type("/load no-such-model\r")
+    terminal.until("no-such-model")
     shown = forerun(models, "show", "kept", "--section", "modelfile").stdout
     assert "MESSAGE user" in shown
     assert "remember me" in shown

@@ -15,6 +15,7 @@ OptionValue = int | float | bool | str | list[str] | Bias | None
 Kind = Literal["int", "float", "bool", "strings", "bias", "name"]
 
 MAX_BIAS_ENTRIES = 1024  # spec 04 OPT-6
+MAX_STRINGS, MAX_STRING = 64, 1000  # stop strings, and characters of one
 MAX_BIAS = 100.0
 INT64_MAX = 2**63 - 1
 
@@ -39,7 +40,7 @@ class Option:
             "int": "a whole number",
             "float": "a finite number",
             "bool": "true or false",
-            "strings": "a string that is not empty, or a list of such",
+            "strings": f"a string of 1 to {MAX_STRING} characters, or up to {MAX_STRINGS} of them",
             "bias": "a map from token id to a number, as text 5:-100,7:1.5,",
             "name": f"one of {', '.join(self.choices)}",
         }[self.kind]
@@ -127,8 +128,10 @@ def _typed(option: Option, value: object) -> OptionValue:
         return value if isinstance(value, str) and value in option.choices else None
     if option.kind == "strings":
         texts = [value] if isinstance(value, str) else value
-        whole = isinstance(texts, list) and all(isinstance(t, str) and t for t in texts)
-        return list(texts) if whole and isinstance(texts, list) else None
+        if not isinstance(texts, list) or len(texts) > MAX_STRINGS:
+            return None
+        whole = all(isinstance(text, str) and 1 <= len(text) <= MAX_STRING for text in texts)
+        return list(texts) if whole else None
     if option.kind == "bias":
         return _bias(value)
     if isinstance(value, bool) or not isinstance(value, int | float):

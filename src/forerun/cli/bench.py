@@ -3,6 +3,7 @@
 import json
 import random
 import statistics
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import click
 from forerun.base.errors import RunnerError
 from forerun.base.units import format_bytes, format_seconds
 from forerun.cli.list import table
-from forerun.cli.progress import loaded, pull_if_absent
+from forerun.cli.progress import loaded, pull_if_absent, shown
 from forerun.protocol.events import Done, Figures
 from forerun.protocol.requests import CompletionRequest, TokenizeRequest
 from forerun.scheduler.connection import Connection
@@ -63,10 +64,12 @@ def command(
     pull_if_absent(model, settings)
     options = LoadOptions(num_ctx=prompt_tokens + new_tokens + 1)
     with loaded(model, settings, options) as runner:
-        figures = [
-            _run_once(runner.connection, prompt_tokens, new_tokens, seed=number)
-            for number in range(runs + 1)
-        ][1:]
+        with shown(sys.stderr.isatty(), lines=False) as show:
+            figures = []
+            for number in range(runs + 1):
+                show("measuring", number * 100 // (runs + 1), 100)
+                figures.append(_run_once(runner.connection, prompt_tokens, new_tokens, seed=number))
+            del figures[0]
         measured = _summary(str(model), figures, _peak_bytes(runner))
     click.echo(json.dumps(asdict(measured)) if as_json else _table(measured))
 

@@ -34,19 +34,30 @@ class Chat:
 
 def answer(
     connection: Connection, request: CompletionRequest, write: Callable[[str], None]
-) -> tuple[str, Figures | None]:
-    """Stream one answer through `write`; its text, and its figures unless Ctrl-C stopped it."""
+) -> tuple[str, Done | None]:
+    """Stream one answer through `write`; its text, and how it ended unless Ctrl-C stopped it."""
     pieces: list[str] = []
     try:
         with closing(_events(connection, request)) as events:
             for event in events:
                 if isinstance(event, Done):
-                    return "".join(pieces), event.figures
+                    return "".join(pieces), event
                 pieces.append(event.text)
                 write(event.text)
     except KeyboardInterrupt:
         return "".join(pieces), None
     raise AssertionError("an answer ends with Done or with an error")
+
+
+def cut_short(done: Done, request: CompletionRequest) -> str | None:
+    """What to tell of an answer that the context's end cut off; None if nothing did."""
+    asked = request.options.get("num_predict", -1)
+    if done.reason != "length" or done.figures.generated_tokens == asked:
+        return None
+    total = done.figures.prompt_tokens + done.figures.generated_tokens
+    return (
+        f"(cut off after {total} tokens of prompt and answer: the context or num_predict is full)"
+    )
 
 
 def _events(

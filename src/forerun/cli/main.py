@@ -1,6 +1,8 @@
 """The `forerun` command: finds the command's file, and turns errors into one line."""
 
+import difflib
 import importlib
+import io
 import os
 import sys
 
@@ -39,6 +41,17 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """An unknown command is answered with the nearest one and the list."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            known = ", ".join(COMMANDS)
+            raise click.UsageError(f"no command {args[0]!r}; {hint}there are {known}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -59,12 +72,24 @@ def cli(context: click.Context) -> None:
 
 def main() -> None:
     """Entry point: exits 0 on success, 1 on an error, 2 on bad usage, 130 on Ctrl-C."""
+    _open_streams()
     sys.exit(_outcome())
+
+
+def _open_streams() -> None:
+    """Closed streams swallow what is written; a terminal without a character shows another."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for the process's life
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _outcome() -> int:
     try:
         cli.main(prog_name="forerun", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         return INTERRUPTED
     except KeyboardInterrupt:
@@ -75,8 +100,17 @@ def _outcome() -> int:
     except ForerunError as error:
         click.echo(f"Error: {error}", err=True)
         return 1
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`). Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        _write_no_more()
+        return 1
+    except OSError as error:
+        _write_no_more()
+        where = f" {error.filename}" if error.filename else ""
+        click.echo(f"Error: the system refused{where}: {error.strerror}", err=True)
         return 1
     return 0
+
+
+def _write_no_more() -> None:
+    """Standard output takes nothing any more; Python would complain of that again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -19,7 +19,7 @@ from forerun.store.store import Store
 
 def import_model(request: ImportRequest, settings: Settings) -> str:
     """Run a pull or create to its end, showing progress; the registered name."""
-    with _shown(sys.stderr.isatty()) as show:
+    with shown(sys.stderr.isatty()) as show:
         for event in run_import(request, settings):
             if isinstance(event, Imported):
                 return event.name
@@ -37,13 +37,16 @@ def pull_if_absent(name: ModelName, settings: Settings) -> None:
 def loaded(name: ModelName, settings: Settings, options: LoadOptions) -> Iterator[RunnerProcess]:
     """A private runner with the model ready, closed at the end. Shows that it is loading."""
     with RunnerProcess(str(name), settings, options=options) as runner:
-        with _shown(sys.stderr.isatty(), lines=False) as show:
+        with shown(sys.stderr.isatty(), lines=False) as show:
 
             def report(status: RunnerStatus) -> None:
                 if status.state == "loading":
                     show(f"loading {name}", int(status.progress * 100), 100)
 
-            runner.load(report, stall_s=settings.load_timeout_s)
+            status = runner.load(report, stall_s=settings.load_timeout_s)
+        if options.num_ctx and status.context_length < options.num_ctx:
+            limit = f"num_ctx {options.num_ctx} is above the model's {status.context_length}"
+            click.echo(f"{limit}, which it is cut to", err=True)
         yield runner
 
 
@@ -51,7 +54,7 @@ Show = Callable[[str, int | None, int | None], None]
 
 
 @contextmanager
-def _shown(bars: bool, *, lines: bool = True) -> Iterator[Show]:
+def shown(bars: bool, *, lines: bool = True) -> Iterator[Show]:
     """A way to show (what, completed, total): as bars, as lines, or not at all."""
     if bars:
         with _bars() as show:

@@ -5,10 +5,10 @@ from contextlib import ExitStack
 import click
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from forerun.base.errors import ForerunError
-from forerun.cli.chat import Chat, answer, described, write_now
+from forerun.cli.chat import Chat, answer, cut_short, described, write_now
 from forerun.cli.progress import loaded, pull_if_absent
 from forerun.cli.slash import SlashCommands
 from forerun.scheduler.runners import LoadOptions, RunnerProcess
@@ -42,7 +42,7 @@ class Repl:
         self._runner: RunnerProcess | None = None
         self._commands = SlashCommands(self)
         self._session: PromptSession[str] = PromptSession(
-            history=FileHistory(_history_file(settings)),
+            history=_history(settings),
             completer=WordCompleter(self._commands.names, sentence=True),
             complete_while_typing=False,
         )
@@ -68,15 +68,14 @@ class Repl:
         self.model = model
 
     def _read(self) -> str | None:
-        """One message; several lines between triple quotes. None at the end of input."""
+        """One message; an open triple quote goes on over lines. None at the end of input."""
         try:
             text = self._session.prompt(">>> ")
-            if not text.lstrip().startswith(QUOTES):
-                return text
-            body = text.lstrip()[len(QUOTES) :]
-            while QUOTES not in body:
-                body += "\n" + self._session.prompt("... ")
-            return body.partition(QUOTES)[0]
+            while text.count(QUOTES) % 2:
+                text += "\n" + self._session.prompt("... ")
+            if text.lstrip().startswith(QUOTES):
+                return text.lstrip()[len(QUOTES) :].partition(QUOTES)[0]
+            return text
         except KeyboardInterrupt:
             click.echo("(Ctrl-D or /bye to leave)", err=True)
             return ""
@@ -90,6 +89,8 @@ class Repl:
                 return self._commands.run(text)
             if text.strip():
                 self._answer(text)
+        except KeyboardInterrupt:
+            click.echo("(stopped)", err=True)
         except ForerunError as error:
             click.echo(f"Error: {error}", err=True)
             if self._runner is None or self._runner.exited:
@@ -98,13 +99,22 @@ class Repl:
 
     def _answer(self, text: str) -> None:
         assert self._runner is not None, "a model is loaded before the first message"
-        said, figures = answer(self._runner.connection, self.chat.request(text), write_now)
+        request = self.chat.request(text)
+        said, done = answer(self._runner.connection, request, write_now)
         write_now("\n\n")
         self.chat.answered(text, said)
-        if figures is not None and self.verbose:
-            click.echo(described(figures) + "\n", err=True)
+        if done is not None and (note := cut_short(done, request)) is not None:
+            click.echo(note + "\n/clear forgets the conversation and makes room.\n", err=True)
+        if done is not None and self.verbose:
+            click.echo(described(done.figures) + "\n", err=True)
 
 
-def _history_file(settings: Settings) -> str:
-    settings.models.mkdir(parents=True, exist_ok=True)
-    return str(settings.models / "history")
+def _history(settings: Settings) -> History:
+    """What was typed in earlier conversations too, where the store's folder can be written."""
+    path = settings.models / "history"
+    try:
+        settings.models.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(str(path))

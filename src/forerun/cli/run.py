@@ -6,8 +6,9 @@ import click
 
 from forerun.base.errors import RequestError
 from forerun.base.options import OPTIONS, OptionValue, parse_option
-from forerun.cli.chat import Chat, answer, described, write_now
+from forerun.cli.chat import Chat, answer, cut_short, described, write_now
 from forerun.cli.progress import loaded, pull_if_absent
+from forerun.protocol.requests import CompletionRequest
 from forerun.scheduler.runners import LoadOptions
 from forerun.settings import Settings
 from forerun.store.names import ModelName
@@ -25,6 +26,7 @@ from forerun.store.names import ModelName
     metavar="NAME=VALUE",
     help="An option of the request, such as temperature=0; may be repeated.",
 )
+@click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without a template.")
 @click.option("--verbose", is_flag=True, help="Show counts and speeds after each answer.")
 @click.pass_obj
 def command(
@@ -34,6 +36,7 @@ def command(
     *,
     system: str | None,
     pairs: tuple[str, ...],
+    raw: bool,
     verbose: bool,
 ) -> None:
     """Chat with a model; with a PROMPT or text piped in, answer once and end.
@@ -43,6 +46,8 @@ def command(
     model = ModelName.parse(name)
     options = parse_pairs(pairs)
     text = _whole_prompt(prompt)
+    if raw and (text is None or system is not None):
+        raise RequestError("--raw continues a PROMPT; it takes no --system and is no conversation")
     pull_if_absent(model, settings)
     chat = Chat(system=system, options=options)
     if text is None:
@@ -50,13 +55,16 @@ def command(
 
         Repl(model, settings, load_options(options), chat=chat, verbose=verbose).run()
         return
+    request = CompletionRequest(prompt=text, options=options) if raw else chat.request(text)
     with loaded(model, settings, load_options(options)) as runner:
-        _, figures = answer(runner.connection, chat.request(text), write_now)
+        _, done = answer(runner.connection, request, write_now)
         write_now("\n")
-        if figures is None:
+        if done is None:
             raise KeyboardInterrupt
+        if (note := cut_short(done, request)) is not None:
+            click.echo(note, err=True)
         if verbose:
-            click.echo(described(figures), err=True)
+            click.echo(described(done.figures), err=True)
 
 
 def parse_pairs(pairs: tuple[str, ...]) -> dict[str, OptionValue]:

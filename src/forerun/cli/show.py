@@ -7,6 +7,7 @@ from forerun.cli.list import table
 from forerun.settings import Settings
 from forerun.store.modelfile import format_modelfile
 from forerun.store.names import ModelName
+from forerun.store.parameters import parameter_texts
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
 
@@ -39,7 +40,11 @@ def text_of(model: StoredModel, section: str) -> str:
     if section == "info":
         return table(["", ""], _info(model)).lstrip()
     if section == "parameters":
-        lines = [f"{name} {_shown(value)}" for name, value in model.parameters.items()]
+        lines = [
+            f"{name} {text}"
+            for name, value in model.parameters.items()
+            for text in parameter_texts(value)
+        ]
         return "\n".join(lines) or NOTHING
     if section == "template":
         return template_of(model) or NOTHING
@@ -82,7 +87,3 @@ def _info(model: StoredModel) -> list[list[str]]:
     if model.draft is not None:
         rows.append(["draft", model.draft.architecture])
     return rows
-
-
-def _shown(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -6,7 +6,7 @@ from typing import Protocol
 import click
 
 from forerun.base.errors import RequestError
-from forerun.base.options import parse_option
+from forerun.base.options import OPTIONS, check_option, parse_option
 from forerun.cli.chat import Chat
 from forerun.cli.progress import import_model
 from forerun.cli.show import SECTIONS, text_of
@@ -15,7 +15,10 @@ from forerun.settings import Settings
 from forerun.store.messages import Message
 from forerun.store.modelfile import Modelfile, format_modelfile
 from forerun.store.names import ModelName
+from forerun.store.parameters import parameter_texts
 from forerun.store.store import Store
+
+QUOTES = '"""'
 
 
 class Conversation(Protocol):
@@ -30,15 +33,18 @@ class Conversation(Protocol):
 
 
 HELP = '''\
-/set parameter NAME VALUE   an option of the answers to come, such as temperature 0
+/set parameter NAME VALUE   an option of answers to come: temperature 0
+/set parameter NAME         back to the model's own
 /set system TEXT            a system prompt instead of the model's own
 /set verbose | quiet        counts and speeds after each answer, or not
-/show info | parameters | template | system | license | modelfile
+/show                       the model; or one of: parameters, template,
+                            system, license, modelfile
 /clear                      forget the conversation so far
-/save NAME                  keep model, parameters, system prompt and conversation as NAME
+/save NAME                  keep model, parameters, system prompt and
+                            conversation as the new model NAME
 /load NAME                  go on with another model
 /bye                        leave (so does Ctrl-D)
-"""                         begins and ends a message of several lines
+"""                         begins and ends a text of several lines
 Ctrl-C                      stops an answer\
 '''
 
@@ -78,34 +84,57 @@ class SlashCommands:
         what, _, value = rest.partition(" ")
         chat = self._conversation.chat
         if what == "system":
-            chat.system = value.strip().strip('"') or None
+            text = value.strip()
+            for quote in (QUOTES, '"'):
+                text = text.removeprefix(quote).removesuffix(quote)
+            chat.system = text or None
+            _say("system prompt set" if text else "the model's own system prompt")
         elif what in ("verbose", "quiet"):
             self._conversation.verbose = what == "verbose"
+            _say(what)
         elif what == "parameter":
-            name, _, text = value.strip().partition(" ")
-            chat.options[name] = parse_option(name, text.strip())
+            self._set_parameter(value.strip())
         else:
-            raise RequestError(f"/set {what}: write /set parameter, system, verbose or quiet")
+            raise RequestError(
+                "write /set parameter NAME VALUE, /set system TEXT, verbose or quiet"
+            )
+
+    def _set_parameter(self, pair: str) -> None:
+        name, _, text = pair.partition(" ")
+        if not name:
+            raise RequestError(f"write /set parameter NAME VALUE; names: {', '.join(OPTIONS)}")
+        options = self._conversation.chat.options
+        if text.strip():
+            options[name] = parse_option(name, text.strip())
+            _say(f"{name} {' '.join(parameter_texts(options[name]))}")
+        else:
+            check_option(name, None)
+            options.pop(name, None)
+            _say(f"{name} as the model has it")
 
     def _show(self, rest: str) -> None:
-        if rest not in SECTIONS:
-            raise RequestError(f"/show {rest}: write one of {', '.join(SECTIONS)}")
+        which = rest or "info"
+        if which not in SECTIONS:
+            raise RequestError(f"write /show, or /show and one of {', '.join(SECTIONS)}")
         model = Store(self._conversation.settings.models).get(self._conversation.model)
-        click.echo(text_of(model, rest))
+        click.echo(text_of(model, which))
         chat = self._conversation.chat
-        if rest == "parameters" and chat.options:
-            click.echo("set here:\n" + "\n".join(f"{k} {v}" for k, v in chat.options.items()))
-        if rest == "system" and chat.system is not None:
+        if which == "parameters":
+            for name, value in chat.options.items():
+                click.echo(f"{name} {' '.join(parameter_texts(value))}  (set here)")
+        if which == "system" and chat.system is not None:
             click.echo(f"set here: {chat.system}")
 
     def _clear(self, _rest: str) -> None:
         self._conversation.chat.turns.clear()
-        click.echo("The conversation is forgotten.", err=True)
+        _say("the conversation is forgotten")
 
     def _save(self, rest: str) -> None:
         if not rest:
             raise RequestError("/save needs a name")
         chat, settings = self._conversation.chat, self._conversation.settings
+        if Store(settings.models).exists(ModelName.parse(rest)):
+            raise RequestError(f"there is a model {rest} already; choose another name")
         text = format_modelfile(
             Modelfile(
                 source=str(self._conversation.model),
@@ -115,12 +144,18 @@ class SlashCommands:
             )
         )
         request = CreateRequest(name=rest, modelfile=text, folder=str(settings.models))
-        click.echo(f"saved {import_model(request, settings)}", err=True)
+        _say(f"saved {import_model(request, settings)}")
 
     def _load(self, rest: str) -> None:
         if not rest:
             raise RequestError("/load needs a model's name")
         self._conversation.load(ModelName.parse(rest))
+        _say(f"now {rest}")
 
     def _help(self, _rest: str) -> None:
         click.echo(HELP)
+
+
+def _say(text: str) -> None:
+    """What was done, apart from what the model says."""
+    click.echo(f"({text})", err=True)

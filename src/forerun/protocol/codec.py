@@ -13,13 +13,17 @@ T = TypeVar("T")
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """One message as JSON."""
-    return msgspec.json.encode(message)
+    """One message as JSON. Raises RequestError for text that is no Unicode (half a surrogate)."""
+    try:
+        return msgspec.json.encode(message)
+    except UnicodeEncodeError as error:
+        shown = ascii(error.object[error.start : error.end])
+        raise RequestError(f"the text holds {shown}, which is not valid UTF-8") from None
 
 
 def encode_line(message: msgspec.Struct) -> bytes:
     """One message as a JSON line, newline included."""
-    return msgspec.json.encode(message) + b"\n"
+    return encode(message) + b"\n"
 
 
 def decode(data: bytes | str, kind: type[T]) -> T:

@@ -43,6 +43,11 @@ def test_any_value_is_typed_or_refused_by_name(name: str, value: object) -> None
         ("seed", 2**63),
         ("stop", [1]),
         ("stop", [["a"]]),
+        ("stop", ""),
+        ("stop", ["a", ""]),
+        ("stop", "x" * 1001),  # a matcher's memory grows with the square of a stop's length
+        ("stop", ["x"] * 65),
+        ("draft", "on"),
         ("num_ctx", 3),
         ("logit_bias", {"5": 101}),
         ("logit_bias", {"5": math.nan}),

@@ -57,3 +57,9 @@ def test_a_malformed_body_names_what_is_wrong(body: bytes, named: str) -> None:
     """05 HTP-3: a malformed body is a 400."""
     with pytest.raises(RequestError, match=named):
         decode(body, CompletionRequest)
+
+
+def test_text_that_is_no_unicode_is_refused_by_its_characters() -> None:
+    """An argument of bytes that are not UTF-8 arrives as half surrogates."""
+    with pytest.raises(RequestError, match=r"\\udcff.*not valid UTF-8"):
+        encode(CompletionRequest(prompt="a\udcffb"))

@@ -77,13 +77,25 @@ def _info(model: StoredModel) -> list[list[str]]:
         ["context length", str({**config, **inner}.get("max_position_embeddings", "unknown"))],
         ["embedding length", str({**config, **inner}.get("hidden_size", "unknown"))],
         ["layers", str({**config, **inner}.get("num_hidden_layers", "unknown"))],
-        ["weights", stated.file_type or "as published"],
+        ["weights", model.weights_summary()],
         ["size", format_bytes(model.manifest.size)],
-        ["digest", str(model.digest)],
+        ["digest", str(model.digest).partition(":")[2][:12]],
         ["capabilities", ", ".join(stated.capabilities) or NOTHING],
+        ["system prompt", _first_line(model.system) or NOTHING],
+    ]
+    rows += [
+        ["parameter", f"{name} {text}"]
+        for name, value in model.parameters.items()
+        for text in parameter_texts(value)
     ]
     if stated.origin is not None:
-        rows.append(["source", f"{stated.origin.source} {stated.origin.version}".strip()])
+        rows.append(["source", stated.origin.source])
+        rows.append(["version", stated.origin.version])
     if model.draft is not None:
         rows.append(["draft", model.draft.architecture])
     return rows
+
+
+def _first_line(text: str | None) -> str:
+    line = (text or "").strip().partition("\n")[0]
+    return line if len(line) <= 50 else line[:47] + "..."

@@ -2,33 +2,13 @@
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from forerun.contract.history import Write
-
-
-class Layout(Protocol):
-    """Positions that a request's media fixed ahead of time (M-RoPE tables).
-
-    Opaque to the engine, which stamps it on every forward of the request, target and draft alike.
-    """
-
-    def positions(self, starts: Tensor, width: int) -> Tensor:
-        """Rotary positions of each row's next `width` tokens, [channels, B, width] int64."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class MediaItem:
-    """One image or audio chunk whose expansion fills prompt positions `[start, end)`."""
-
-    start: int
-    end: int
-    features: Tensor  # [end - start, hidden]
-    causal: bool
+from forerun.contract.media import Layout, MediaItem
+from forerun.contract.recurrence import RecurrentWrite
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +22,8 @@ class Batch:
     1. `starts[r] + i` is the position of `input_ids[r, i]` for i < `lengths[r]`; later columns are
        padding: they see one live key at most and nobody reads their output.
     2. A row's result does not depend on the other rows, nor on padding.
-    3. `writes` given: whoever built the batch has begun them, one entry a layer (None where that
-       layer has no attention cache), and ends them after the forward; layers only store rows.
+    3. `writes` given: whoever built the batch has begun them, one entry a layer (None for a layer
+       without state), and ends them after the forward; layers only store rows and states.
        This is how a captured graph runs: begin on the host, replay, end on the host (01 WRT-6).
     4. `memo` lives as long as the batch. A key holds everything its value was computed from.
     """
@@ -59,7 +39,7 @@ class Batch:
     )
     media: Sequence[MediaItem] = ()
     layout: Layout | None = None
-    writes: Sequence[Write | None] | None = None
+    writes: Sequence[Write | RecurrentWrite | None] | None = None
     memo: dict[Hashable, object] = field(default_factory=dict)
 
     @classmethod

@@ -12,17 +12,18 @@ them. *Offset* counts tokens from the start of the sequence: it is the position 
 6. `size()` is 0 while a snapshot is lazy. The hook hears the owned bytes once, at the copy-out.
 7. `begin_write(n)`, n rows stored, `end_write(m)` with m <= n leaves what writing m rows leaves;
    m = 0 undoes `begin_write`. Between the two no other call is made on that cache.
+   A recurrent kind's `begin_write(n)` is ended by `put`, of m tokens, under the same law.
 8. Live tensors keep their address except after `free` or growth, which `generation` counts.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from forerun.contract.history import History, Write
+from forerun.contract.recurrence import RecurrentState, RecurrentUpdate, RecurrentWrite
 
 MaterializeHook = Callable[[int], None]  # takes the bytes that a snapshot has just come to own
 
@@ -119,14 +120,6 @@ class AttentionCache(LayerCache, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class RecurrentState:
-    """State of a linear-recurrent layer: the raw conv input tail and the delta state."""
-
-    conv: Tensor  # [B, tail, channels], activation dtype
-    delta: Tensor  # [B, value_heads, value_dim, key_dim], always float32
-
-
 @runtime_checkable
 class RecurrentLayerCache(LayerCache, Protocol):
     """A running state that sums up the whole past; it rewinds only through snapshots."""
@@ -142,6 +135,16 @@ class RecurrentLayerCache(LayerCache, Protocol):
         """Where a forward over `tokens` must report its state, counted from the forward's start."""
         ...
 
-    def put(self, states: Sequence[RecurrentState], tokens: int) -> None:
-        """The states at `snapshot_splits(tokens)` and, last, the one at the forward's end."""
+    def put(self, update: RecurrentUpdate) -> None:
+        """What a forward made of the state before it, with what is due at its splits.
+
+        The offset grows by the update's lengths, which agree: rows of one cache advance in step.
+        """
+        ...
+
+    def begin_write(self, tokens: int) -> RecurrentWrite:
+        """`get` and `snapshot_splits` for a driver, which ends the write itself with `put`.
+
+        There has been a `get`, so that rows and dtype are known.
+        """
         ...

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from forerun.contract.batch import Layout, MediaItem
 from forerun.contract.cache import LayerCache
+from forerun.contract.media import Layout, MediaItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class DraftRequest:
     prompt: tuple[int, ...]  # effective tokens: media ranges hold their fold (02 KEY-1)
     slot: int  # the request's slot in the sampler
     layout: Layout | None = None
+    media: tuple[tuple[int, int], ...] = ()  # position ranges [start, end), in order (LKP-2)
 
 
 class DistributionRows(Protocol):

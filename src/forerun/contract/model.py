@@ -16,10 +16,14 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from forerun.contract.batch import Batch, MediaItem
+from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache
+from forerun.contract.media import MediaItem, PreparedItem, PreparedMedia, Segment
 
 Caches = Sequence[LayerCache | None]
+
+
+WIDEST_ROUND = 16  # columns of a verification forward: the current token and 15 drafts (KER-2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,9 @@ class CacheOptions:
 
     context: int  # tokens a sequence may hold
     slack: int = 256  # tokens a sliding-window layer can rewind live after its window has wrapped
+
+    def __post_init__(self) -> None:
+        assert self.slack >= WIDEST_ROUND, f"a slack of {self.slack} does not hold a round (ROT-1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,31 +94,65 @@ class TappedModel(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedMedia:
-    """A prompt whose media have become tokens (spec 05 IMG-3)."""
+@runtime_checkable
+class SharedTables(Protocol):
+    """A target whose token table and output head a draft may use for its own (EGL-6, DFL-5).
 
-    tokens: tuple[int, ...]
-    ranges: tuple[tuple[int, int], ...]  # positions [start, end) of each item, in order
-    pixels: tuple[Tensor, ...]  # CPU buffers, in the same order
-    causal: tuple[bool, ...]
+    All of it raw, as the checkpoint's tensors say: whatever the target itself does to embeddings
+    and logits beyond them (a scale, a softcap) is not applied.
+    """
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Rows [..., H] of the token table for int64 ids [...], before any scale."""
+        ...
+
+    def raw_logits(self, hidden: Tensor) -> Tensor:
+        """Products [..., vocab] of hidden states [..., H] with the head, before any softcap."""
+        ...
+
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """Rows [n, H] of the head for int64 ids [n], without bias, for a head over fewer tokens.
+
+        For use at load: it may cost as much as a long forward, and copies.
+        """
+        ...
 
 
 @runtime_checkable
 class MediaModel(Protocol):
     """A target that also takes images or audio."""
 
-    def prepare_media(self, segments: Sequence[object]) -> PreparedMedia:
-        """Expand media segments among token segments. CPU only, deterministic, once a request."""
+    def prepare_media(self, segments: Sequence[Segment]) -> PreparedMedia:
+        """Expand media segments among text segments. CPU only, deterministic, once a request.
+
+        A kind without a tower is a caller's mistake and refused by name (CON-6).
+        """
         ...
 
-    def encode_media(self, prepared: PreparedMedia, which: int) -> MediaItem:
+    def encode_media(self, item: PreparedItem) -> MediaItem:
         """Run the tower over one item."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class DraftFacts:
+    """The numbers of a draft that its drafter plans with, and that must fit its target."""
+
+    columns: int  # of the logits; what they stand for is `DraftModel.column_ids`
+    hidden_size: int  # of what gets unembedded
+    taps_size: int  # of the target's conditioning, as `condition` takes it
+    step_size: int  # of the conditioning that chain steps are fed and hand on
+    max_context: int
+    weight_bytes: int  # storage of its own parameters as held, without shared tables
+    device: torch.device
+    dtype: torch.dtype  # of activations and caches
+
+
 class DraftModel(Protocol):
     """A proposing model or head. It reads target caches and writes only its own."""
+
+    @property
+    def facts(self) -> DraftFacts: ...
 
     @property
     def column_ids(self) -> Tensor | None:
@@ -121,7 +162,7 @@ class DraftModel(Protocol):
     def new_caches(self, options: CacheOptions) -> list[LayerCache | None]: ...
 
     def condition(self, taps: Tensor) -> Tensor:
-        """Map `[n, C]` rows of the target's conditioning to the width that chain steps carry.
+        """Map `[n, taps_size]` rows of the target's conditioning to `[n, step_size]`.
 
         Applied once, when rows are reported; the identity for heads that are fed as they come.
         """

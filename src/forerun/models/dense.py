@@ -25,6 +25,8 @@ from forerun.nn.embedding import Embedding
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope, RopeTables
 
+_UNIT_VECTORS = 256  # pushed through the head at once: bounds the logits held
+
 
 @dataclass(frozen=True, slots=True)
 class Heads:
@@ -154,7 +156,7 @@ class Parts:
 
 
 class DenseModel:
-    """A target model, with taps, over the blocks of one family."""
+    """A target model over the blocks of one family, with taps and tables for drafts."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -200,9 +202,31 @@ class DenseModel:
         return Forward(hidden, torch.cat([streams[index] for index in self._taps], -1))
 
     def unembed(self, hidden: Tensor) -> Tensor:
-        logits = self._parts.head(hidden)
+        logits = self.raw_logits(hidden)
         cap = self._parts.softcap
         return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Rows of the table; of gemma3 too before the factor sqrt(hidden_size)."""
+        return self._parts.embedding(ids)
+
+    def raw_logits(self, hidden: Tensor) -> Tensor:
+        return self._parts.head(hidden)
+
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """What the head makes of unit vectors: a packed weight shows its rows in no other way.
+
+        So they are the values that serve, rounded to the model's dtype.
+        """
+        width = self._facts.hidden_size
+        rows = torch.empty(len(ids), width, dtype=self._facts.dtype, device=self._facts.device)
+        for first in range(0, width, _UNIT_VECTORS):
+            end = min(first + _UNIT_VECTORS, width)
+            inputs = rows.new_zeros(end - first + 1, width)
+            inputs[:-1, first:end].fill_diagonal_(1)
+            products = self._parts.head(inputs)[:, ids]
+            rows[:, first:end] = (products[:-1] - products[-1]).T  # the last one is the bias
+        return rows
 
     def self_draft(self) -> DraftModel | None:
         return None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from forerun.contract.batch import Batch
 from forerun.contract.cache import AttentionCache, LayerCache
-from forerun.contract.history import History
+from forerun.contract.history import History, Write
 from forerun.contract.mask import CAUSAL, Mask, intersect, visible
 from forerun.nn.shared_heads import Plan, apart, folded, grouped, tiled
 
@@ -50,7 +50,7 @@ class Attention:
             return self._within_batch(queries, keys, values, batch, mask=mask)
         if batch.writes is not None:
             write = batch.writes[self.layer]
-            assert write is not None, f"nobody has begun a write for layer {self.layer}"
+            assert isinstance(write, Write), f"nobody has begun a write for layer {self.layer}"
             write.store(keys, values)
             return attend(queries, write.history, batch, mask=mask, scale=self.scale)
         # to check against the protocol takes longer than to write (29 us against 16 on a CPU)

@@ -34,7 +34,7 @@ def target(family):
 
 def engine(family, *, chunk=256, look_ahead=0, context=200):
     model = target(family)
-    caches = model.new_caches(CacheOptions(context, slack=4))
+    caches = model.new_caches(CacheOptions(context, slack=16))
     device = model.facts.device
     return LoadedModel(
         model=model,

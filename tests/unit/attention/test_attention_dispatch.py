@@ -12,6 +12,7 @@ from forerun.cache.rows import RowShape
 from forerun.contract.batch import Batch
 from forerun.contract.history import History
 from forerun.contract.mask import CAUSAL, NONE, Mask, Rect, relax
+from forerun.contract.recurrence import RecurrentState, RecurrentUpdate, RecurrentWrite
 from forerun.nn.attention import Attention, attend, resolve
 from forerun.nn.shared_heads import Plan, apart, folded, grouped, tiled
 
@@ -246,14 +247,17 @@ def test_a_failed_forward_ends_its_write():
 
 
 def test_writes_that_a_batch_brings_are_only_stored_into():
-    """WRT-6, 06 CON-8: whoever built the batch began them and ends them."""
+    """WRT-6, REC-4, 06 CON-8: whoever built the batch began them and ends them."""
     cache = KVCache(RowShape(2, 8, 8, torch.float32, CPU), 32)
     rows = torch.randn(1, 2, 3, 8)
     write = cache.begin_write(3)
-    brought = batch(3, 0, writes=(None, write))
+    state = RecurrentState(torch.zeros(1, 3, 8), torch.zeros(1, 2, 8, 8))
+    recurrent = RecurrentWrite(state, (), RecurrentUpdate(state, (3,)))
+    brought = batch(3, 0, writes=(None, write, recurrent))
     attended = Attention(1, SCALE)(rows, rows, rows, brought, cache=cache)
-    with pytest.raises(AssertionError, match="layer 0"):
-        Attention(0, SCALE)(rows, rows, rows, brought, cache=cache)
+    for other in (0, 2):  # nobody's, and a recurrent layer's
+        with pytest.raises(AssertionError, match=f"layer {other}"):
+            Attention(other, SCALE)(rows, rows, rows, brought, cache=cache)
     cache.end_write(2)
     assert cache.offset == 2
     assert torch.allclose(attended, naive(rows, rows, rows, torch.ones(3, 3).tril().bool()))

@@ -10,6 +10,7 @@ from forerun.cache.applier import WindowApplier
 from forerun.cache.rotating import RotatingCache
 from forerun.cache.rows import RowShape
 from forerun.contract.mask import CAUSAL, NONE, Rect, relax, visible
+from forerun.contract.model import CacheOptions
 
 TINY = RowShape(1, 1, 1, torch.float32, torch.device("cpu"))
 
@@ -55,6 +56,13 @@ def test_the_buffer_holds_window_and_slack_after_it_was_compacted():
     cache.end_write(0)
     assert cache.generation == generation
     assert cache.restore(None, cache.offset - 3)
+
+
+def test_what_models_ask_for_rewinds_a_whole_round():
+    """ROT-1: the floor of the slack is the widest verification forward; tests go below it."""
+    assert CacheOptions(context=32, slack=16).slack == 16
+    with pytest.raises(AssertionError, match="slack of 15"):
+        CacheOptions(context=32, slack=15)
 
 
 def test_a_decode_step_allocates_nothing():

@@ -19,6 +19,7 @@ from fixtures.checkpoints import (
 )
 from fixtures.tiny import tiny_folder
 from forerun.base.errors import LoadError
+from forerun.contract.model import SharedTables
 from forerun.models.load import load_model
 from forerun.models.projection import fusable_runs
 from forerun.quant.formats import QuantFormat
@@ -100,6 +101,29 @@ def test_packed_weights_give_the_logits_of_their_values(
     dense = loaded(folder)
     assert relative_error(logits(packed, TOKENS), logits(dense, TOKENS)) <= TOLERANCE
     assert packed.facts.weight_bytes < dense.facts.weight_bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tied", [True, False])
+@torch.inference_mode()
+def test_drafts_get_the_values_of_packed_tables(
+    tmp_path: Path, dtype: torch.dtype, tied: bool
+) -> None:
+    """03 EGL-6, EGL-7, 06 DFL-5, LIN-5: also where a kernel has packed the head its own way."""
+    folder = tiny_folder(tmp_path / "dense", "llama", tie_word_embeddings=tied)
+    files = write_blobs(folder, tmp_path / "blobs", by_plan({"embed_tokens": 4, "lm_head": 4}))
+    model = load_model(read_config(folder), files, placement(dtype))
+    assert isinstance(model, SharedTables)
+    tensors = load_file(folder / "model.safetensors")
+    table = tensors["model.embed_tokens.weight"]
+    head = table if tied else tensors["lm_head.weight"]
+    # in bf16 a row's scale is rounded and then its value, each by half a unit in 8 bits at most
+    close = float(head.abs().max()) * (2**-7 if dtype == torch.bfloat16 else TOLERANCE)
+    ids, hidden = torch.tensor([263, 5, 5]), torch.randn(64)
+    torch.testing.assert_close(model.embed(ids).float(), table[ids], rtol=0, atol=close)
+    torch.testing.assert_close(model.head_rows(ids).float(), head[ids], rtol=0, atol=close)
+    raw = model.raw_logits(hidden.to(dtype)[None]).float()[0]
+    torch.testing.assert_close(raw, head @ hidden, rtol=0, atol=64 * close)
 
 
 def test_neighbours_of_one_format_are_fused() -> None:

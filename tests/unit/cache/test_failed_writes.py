@@ -108,6 +108,23 @@ def test_the_cache_can_be_freed(broken):
         assert held(cache)[-1] == before[-1] + 1
 
 
+@pytest.mark.parametrize("tokens", [6, 12], ids=["moves rows", "replaces all"])
+def test_a_chunk_that_cannot_be_taken_in_is_as_if_unwritten(tokens, monkeypatch):
+    """WRT-2, ROT-7: staged rows whose commit would first have to copy a snapshot out."""
+    cache = rotates()
+    old, before = cache.snapshot(0), held(cache)
+    begun = cache.begin_write(tokens)
+    begun.store(*[torch.full((1, 1, tokens, 1), 100.0)] * 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "compact", fails)
+        with pytest.raises(torch.OutOfMemoryError):
+            cache.end_write(tokens)
+    assert (cache.offset, held(cache)) == (10, before)
+    write(cache, [10])
+    assert cache.restore(old, 10)
+    assert held(cache) == before
+
+
 @pytest.mark.parametrize("kind", [KVCache, RotatingCache])
 def test_the_first_write_of_all_may_fail(kind, monkeypatch):
     """WRT-2, KV-1: there is no buffer yet."""

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
 import forerun
 from fixtures.smollm2 import models_folder, smollm2
 from fixtures.stored import tiny_store
+from fixtures.tiny import tiny_folder
 from forerun import library
 from forerun.base.errors import (
     CancelledError,
@@ -21,7 +23,10 @@ from forerun.base.errors import (
     UnsupportedError,
 )
 from forerun.protocol.events import Chunk
+from forerun.protocol.imports import CreateRequest, PullRequest
 from forerun.protocol.requests import CompletionRequest, Message
+from forerun.runner import service
+from forerun.scheduler.importing import run_import
 from forerun.scheduler.runners import LoadOptions, RunnerProcess
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -146,6 +151,41 @@ def test_a_name_that_is_nowhere_is_an_error():
         forerun.load("nothing-like-it")
 
 
+def test_a_model_that_is_not_in_the_store_is_pulled_with_progress(tmp_path, monkeypatch, capfd):
+    """LIB-1: here from a folder, by the real importer."""
+    folder = tiny_folder(tmp_path / "checkpoint", "llama")
+
+    def local(request, settings):
+        assert request == PullRequest(name="elsewhere:latest")
+        create = CreateRequest(name=request.name, modelfile=f"FROM {folder}\n", folder=str(folder))
+        yield from run_import(create, settings)
+
+    monkeypatch.setattr(library, "run_import", local)
+    monkeypatch.setenv("FORERUN_MODELS", str(tmp_path / "store"))
+    capfd.readouterr()
+    with forerun.load("elsewhere") as model:
+        shown = capfd.readouterr().err.splitlines()
+        assert model.info.name == "elsewhere:latest"
+        assert model.generate("a", num_predict=0).text() == ""
+    (size,) = {line.split(": ")[0] for line in shown if line.endswith(" %")}
+    assert size.startswith("converting tensors of ")
+    assert shown.count(f"{size}: 100 %") == 1
+    assert len(shown) == len(set(shown))
+
+
+def test_closing_an_answer_cancels_it(model):
+    """LIB-2: by hand and by leaving a `with`."""
+    by_hand = model.generate("Once", num_predict=400, temperature=0)
+    stream = by_hand._cancel.peek()[1].__self__
+    assert not stream.cancelled.is_set()
+    by_hand.close()
+    assert stream.cancelled.is_set()
+    with model.generate("Once", num_predict=400, temperature=0) as answer:
+        stream = answer._cancel.peek()[1].__self__
+        assert not stream.cancelled.is_set()
+    assert stream.cancelled.is_set()
+
+
 def test_a_closed_answer_frees_the_thread_and_harms_nothing(model):
     """05 DEC-10: closing cancels."""
     expected = model.generate("abc", num_predict=8, temperature=0).text()
@@ -221,6 +261,25 @@ def test_a_closed_model_is_an_error_and_ends_what_was_under_way():
         with pytest.raises(ForerunError, match="closed"):
             use()
     closing.close()
+
+
+def test_a_closed_model_is_gone_before_memory_is_given_back(monkeypatch):
+    """05 LOD-6, 03 MEM-1: what is still held could not be given back."""
+    closing = forerun.load("tiny")
+    model = weakref.ref(closing._service.served.engine.model)
+    caches = closing._service.served.engine.caches
+    closing.generate("a", num_predict=2).text()
+    assert all(cache.nbytes() for cache in caches)
+    held = []
+    monkeypatch.setattr(
+        service,
+        "release_freed",
+        lambda _: held.append((model(), sum(cache.nbytes() for cache in caches))),
+    )
+    closing.close()
+    assert held == [(None, 0)]
+    closing.close()
+    assert len(held) == 1
 
 
 def ids(events):

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         settings = Settings.from_environment()
-        configure("debug" if asked.verbose else settings.log, settings.log_format)
+        configure(settings.log, settings.log_format)
         listener = _listening(asked.socket)
     except ForerunError as error:
         return _failed(str(error))
@@ -51,7 +51,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--num-ctx", type=int, help="tokens of context")
     parser.add_argument("--num-thread", type=int, help="CPU threads")
     parser.add_argument("--device", help="cpu, cuda, cuda:N or mps")
-    parser.add_argument("--verbose", action="store_true", help="log everything")
     return parser
 
 

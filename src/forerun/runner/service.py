@@ -146,6 +146,7 @@ class Service:
     def _unload(self) -> None:
         """Nothing else holds the model by now; what it took goes back to the system (LOD-6)."""
         device = self.served.engine.model.facts.device
+        self.served.engine.prefix.forget()
         self._served = None
         release_freed(device)
 

@@ -10,12 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fixtures.tiny import TURN_END, write_tokenizer
+from fixtures.toy import ToyTarget, ask, endless, loaded_toy
 from forerun.base.errors import RequestError
 from forerun.contract.decoder import TokenLogprob
 from forerun.contract.sink import Figures
+from forerun.engine.generate import generate
+from forerun.engine.job import Job
 from forerun.protocol.events import Chunk, Done, Failed
 from forerun.runner.respond import Responder
-from forerun.runner.stream import EventStream
+from forerun.runner.stream import EventStream, StreamLimits
+from forerun.sampling.options import SamplingOptions
 from forerun.tokenizer.tokenizer import Tokenizer
 
 FIGURES = Figures(
@@ -202,6 +206,21 @@ def test_a_failure_is_one_event(tokenizer):
     stream = EventStream()
     Responder(stream, tokenizer, ()).fail(RequestError("no token is allowed here"))
     assert stream.take() == [Failed(status=400, message="no token is allowed here")]
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+def test_a_reader_that_stalls_loses_its_request_alone(tokenizer, look_ahead):
+    """DEC-8: the device thread waits so long and no longer, and the next request is answered."""
+    loaded = loaded_toy(ToyTarget(endless), look_ahead=look_ahead)
+    stream = EventStream(StreamLimits(events=3, stall_s=0.05))
+    responder = Responder(stream, tokenizer, ())
+    greedy = SamplingOptions(temperature=0.0)
+    generate(loaded, Job((1, 2), frozenset(), greedy, 50, responder, stream.cancelled))
+    last = stream.take()[-1]
+    assert isinstance(last, Failed)
+    assert last.status == 499
+    assert 0.04 < responder.waited_s < 5
+    assert ask(loaded, [1, 2], 5).tokens == ask(loaded_toy(ToyTarget(endless)), [1, 2], 5).tokens
 
 
 def test_the_end_of_a_request_that_nobody_reads_is_a_failure(tokenizer):

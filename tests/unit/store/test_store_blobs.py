@@ -1,7 +1,6 @@
 """Digests and blobs (07 CFG-3): content-addressed, whole or absent, checked."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -106,10 +105,11 @@ def test_a_blob_is_replaced_by_rename_never_rewritten(store: Store) -> None:
             assert before.read() == b"weights"
 
 
-def test_a_store_that_cannot_be_written_says_so_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "store").write_bytes(b"a file, not a folder")
+def test_a_store_that_cannot_be_written_says_so_in_one_line(store: Store) -> None:
+    store.folders.root.mkdir()
+    (store.folders.root / "locks").write_bytes(b"a file, not a folder")
     with (
         pytest.raises(StoreError, match=r"cannot write to the store.*FORERUN_MODELS"),
-        Store(tmp_path / "store").importing(),
+        store.importing(),
     ):
         pass

@@ -40,7 +40,7 @@ def forerun_contender(runner: RunnerProcess, new_tokens: int) -> Callable[[], fl
     def run() -> float:
         request = CompletionRequest(
             prompt_ids=ids,
-            options={"temperature": 0, "num_predict": new_tokens},
+            options={"temperature": 0, "repeat_penalty": 1, "num_predict": new_tokens},
             ignore_eos=True,
         )
         done = next(e for e in connection.complete(request) if isinstance(e, Done))

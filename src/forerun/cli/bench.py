@@ -77,7 +77,7 @@ def command(
 def _run_once(connection: Connection, prompt_tokens: int, new_tokens: int, *, seed: int) -> Figures:
     request = CompletionRequest(
         prompt_ids=_prompt(connection, prompt_tokens, seed),
-        options={"temperature": 0, "num_predict": new_tokens},
+        options={"temperature": 0, "repeat_penalty": 1, "num_predict": new_tokens},
         ignore_eos=True,
     )
     for event in connection.complete(request):

@@ -90,7 +90,7 @@ def _info(model: StoredModel) -> list[list[str]]:
     ]
     if stated.origin is not None:
         rows.append(["source", stated.origin.source])
-        rows.append(["version", stated.origin.version])
+        rows.append(["version", stated.origin.version[:50]])
     if model.draft is not None:
         rows.append(["draft", model.draft.architecture])
     return rows

@@ -1,6 +1,7 @@
 """A message of several lines crosses every border as its first one: 05 THR-4, LOD-10."""
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -13,13 +14,15 @@ import torch
 from starlette.requests import Request
 
 from fixtures.toy import ListSink, ToyTarget, ask, endless, loaded_toy
-from forerun.base.errors import LoadError
+from forerun.base.errors import BusyError, ForerunError, LoadError
+from forerun.engine.thread import DeviceThread
 from forerun.protocol.codec import decode_import_event, encode_line
 from forerun.protocol.events import Failed
 from forerun.protocol.imports import PullRequest
 from forerun.runner import loading
 from forerun.runner.app import make_app
 from forerun.runner.request import LoadRequest
+from forerun.runner.respond import Responder
 from forerun.runner.service import Service
 from forerun.runner.serving import Runner
 from forerun.runner.stream import EventStream
@@ -66,6 +69,41 @@ def test_a_request_that_broke_outside_is_a_500_of_one_line():
     assert (response.status_code, response.body.decode()) == (500, REASON)
 
 
+def test_a_refused_request_is_answered_with_one_line():
+    app = make_app(Runner(LoadRequest("tiny", Path())))
+    refused = app.exception_handlers[ForerunError]
+    response = asyncio.run(refused(None, BusyError(TEXT)))
+    assert (response.status_code, response.body.decode()) == (503, FIRST)
+
+
+def test_an_answer_that_fails_ends_with_one_line():
+    stream = EventStream()
+    Responder(stream, NoTokenizer(), ()).fail(BusyError(TEXT))
+    assert stream.take() == [Failed(status=503, message=FIRST)]
+
+
+class NoTokenizer:
+    """None is needed where no token comes."""
+
+    def decode_stream(self):
+        return None
+
+
+def test_a_lost_device_is_logged_in_one_line(caplog):
+    """THR-4."""
+    lost = threading.Event()
+    thread = DeviceThread(on_lost=lambda _: lost.set())
+
+    def breaks():
+        raise torch.AcceleratorError(TEXT)
+
+    with caplog.at_level(logging.ERROR, "forerun.engine.thread"):
+        thread.submit(breaks)
+        assert lost.wait(5)
+    thread.close()
+    assert caplog.messages == [f"the device is lost: {FIRST}"]
+
+
 def test_a_request_whose_sink_broke_ends_with_one_line():
     future: Future[None] = Future()
     future.set_exception(RuntimeError(TEXT))
@@ -88,12 +126,17 @@ def test_a_lost_device_ends_the_process_with_its_reason():
     assert issubclass(torch.AcceleratorError, RuntimeError)
 
 
-def test_a_failed_import_is_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [("RuntimeError", f"the import failed: {REASON}"), ("ForerunError", FIRST)],
+)
+def test_a_failed_import_is_one_line(tmp_path, error, message):
     code = (
         "import sys\n"
+        "from forerun.base.errors import ForerunError\n"
         "import forerun.importer.pull as module\n"
         "def pull(*_):\n"
-        "    raise RuntimeError(sys.argv[1])\n"
+        f"    raise {error}(sys.argv[1])\n"
         "module.pull = pull\n"
         "from forerun.importer.__main__ import main\n"
         "sys.exit(main())\n"
@@ -109,4 +152,4 @@ def test_a_failed_import_is_one_line(tmp_path):
         child.stdin.flush()
         event = decode_import_event(child.stdout.readline())
     assert isinstance(event, Failed)
-    assert event.message == f"the import failed: {REASON}"
+    assert event.message == message

@@ -67,10 +67,6 @@ class Tokenizer:
         )
 
     @property
-    def bos_id(self) -> int | None:
-        return self.special.bos_id
-
-    @property
     def eos_ids(self) -> frozenset[int]:
         return frozenset(self.special.eos_ids)
 

@@ -87,7 +87,7 @@ def test_the_first_source_that_has_special_ids_answers(absent):
     """TOK-4: generation_config, config, tokenizer_config, special_tokens_map."""
     named = dict(list(SOURCES.items())[absent:])
     tokenizer = Tokenizer.load(files("gpt2", **named))
-    assert (tokenizer.bos_id, tokenizer.eos_ids) == ANSWERS[absent]
+    assert (tokenizer.special.bos_id, tokenizer.eos_ids) == ANSWERS[absent]
 
 
 def test_null_is_no_answer_and_text_config_counts():
@@ -127,7 +127,7 @@ def with_bos(**config):
 def test_bos_is_added_when_asked_and_never_twice():
     """TOK-5, PAR-4: a template that writes BOS itself gets no second one."""
     tokenizer = with_bos(add_bos_token=True)
-    bos = tokenizer.bos_id
+    bos = tokenizer.special.bos_id
     assert tokenizer.encode_prompt([Span("a", True)]) == [bos, *ids_of(tokenizer, "a")]
     written = [Span("<|im_start|>a", True)]
     assert tokenizer.encode_prompt(written) == [bos, *ids_of(tokenizer, "a")]
@@ -140,7 +140,7 @@ def test_a_bos_that_a_user_typed_does_not_count():
     """TOK-5: it is plain text (TOK-2), so the real one is still added."""
     tokenizer = with_bos(add_bos_token=True)
     ids = tokenizer.encode_prompt([Span("<|im_start|>", False)])
-    assert ids.count(tokenizer.bos_id) == 1
+    assert ids.count(tokenizer.special.bos_id) == 1
     assert tokenizer.decode(ids[1:], control=True) == "<|im_start|>"
 
 
@@ -161,7 +161,7 @@ def test_without_a_flag_the_post_processor_says_whether_bos_is_added():
     named = {"tokenizer_config.json": json.dumps({"bos_token": "<|im_start|>"}).encode()}
     named["tokenizer.json"] = json.dumps(definition).encode()
     tokenizer = Tokenizer.load(named)
-    assert tokenizer.encode_prompt([Span("a", True)])[0] == tokenizer.bos_id == 1
+    assert tokenizer.encode_prompt([Span("a", True)])[0] == tokenizer.special.bos_id == 1
     assert ids_of(tokenizer, "a") == library("gpt2").encode("a").ids
 
 

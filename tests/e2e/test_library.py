@@ -22,6 +22,7 @@ from forerun.base.errors import (
     RequestError,
     UnsupportedError,
 )
+from forerun.engine import memory
 from forerun.protocol.events import Chunk
 from forerun.protocol.imports import CreateRequest, PullRequest
 from forerun.protocol.requests import CompletionRequest, Message
@@ -261,6 +262,14 @@ def test_a_closed_model_is_an_error_and_ends_what_was_under_way():
         with pytest.raises(ForerunError, match="closed"):
             use()
     closing.close()
+
+
+def test_what_a_load_freed_is_given_back_once_before_it_is_ready(monkeypatch):
+    """05 LOD-1, LOD-6."""
+    devices = []
+    monkeypatch.setattr(memory, "release_freed", lambda device: devices.append(device.type))
+    with forerun.load("tiny", device="cpu"):
+        assert devices == ["cpu"]
 
 
 def test_a_closed_model_is_gone_before_memory_is_given_back(monkeypatch):

@@ -1,0 +1,58 @@
+"""What is measured on which device: 05 REQ-2, LOD-6."""
+
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from forerun.engine.memory import peak_bytes, release_freed, restart_peak
+
+CUDA = torch.device("cuda:1")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The calls of torch's CUDA memory functions, which need no device to be counted."""
+    calls = []
+
+    def noted(name, answer):
+        def call(*arguments):
+            calls.append((name, *arguments))
+            return answer
+
+        monkeypatch.setattr(torch.cuda, name, call)
+
+    for name, answer in [
+        ("reset_peak_memory_stats", None),
+        ("max_memory_allocated", 7),
+        ("empty_cache", None),
+    ]:
+        noted(name, answer)
+    return calls
+
+
+def test_the_peak_on_cuda_is_the_devices_own_since_the_request_began(called):
+    """REQ-2."""
+    restart_peak(CUDA)
+    assert peak_bytes(CUDA) == 7
+    assert called == [("reset_peak_memory_stats", CUDA), ("max_memory_allocated", CUDA)]
+
+
+def test_the_peak_on_a_cpu_is_what_was_resident(called):
+    """REQ-2: memory that was given back counts."""
+    restart_peak(CPU)
+    held = torch.ones(64 * 2**20, dtype=torch.uint8)
+    resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    del held
+    assert peak_bytes(CPU) > resident - 2**22  # the system counts in strides
+    assert called == []
+
+
+def test_freed_memory_is_given_back_on_its_device(called):
+    """LOD-6."""
+    release_freed(CPU)
+    assert called == []
+    release_freed(CUDA)
+    assert called == [("empty_cache",)]

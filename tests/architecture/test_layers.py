@@ -38,10 +38,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "models": {"base", "contract", "cache", "quant", "nn"},
     "engine": {"base", "contract"} | ENGINE,
     "runner": {"base", "settings", "protocol", "contract"} | TEXT | DATA,
-    # `protocol` is not in DESIGN's two rows; docs/decisions/0004 says why.
+    # `protocol` is not in DESIGN's two rows, nor `chat` in the importer's; decision 0004 says why.
     "importer": {
         *("base", "settings", "protocol", "contract"),
-        *("store", "tokenizer", "quant", "models"),
+        *("store", "tokenizer", "chat", "quant", "models"),
     },
     "training": {
         *("base", "settings", "protocol", "contract", "store", "tokenizer", "chat"),

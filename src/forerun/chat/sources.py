@@ -46,7 +46,7 @@ class ChatTemplates:
         if template is None:
             raise RequestError(
                 "this model has no chat template; give it one as TEMPLATE (Jinja) in a Modelfile "
-                "and create it again, or send a raw prompt to the generate endpoint"
+                "and create it again, or continue plain text with `forerun run --raw`"
             )
         return template
 

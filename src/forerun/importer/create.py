@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forerun.base.errors import RequestError
+from forerun.importer.check import check_templates
 from forerun.importer.layers import DRAFT_FOLDER, Defaults, config_of, over, without_draft
 from forerun.importer.plan import DRAFT_PREFIX
 from forerun.importer.progress import Reporter
@@ -40,6 +41,7 @@ def create(request: CreateRequest, store: Store, reporter: Reporter) -> Digest:
     for warning in modelfile.warnings:
         reporter.status(warning)
     parts = _open(modelfile, Path(request.folder), store, reporter)
+    _check_templates(modelfile, parts.base)
     with store.importing() as writer:
         run = ImportRun(store, writer, reporter)
         config, layers = _with_draft(run, parts, *_target(run, parts.base, modelfile))
@@ -67,6 +69,13 @@ def _open(modelfile: Modelfile, folder: Path, store: Store, reporter: Reporter) 
     return Parts(store.get(named.name), draft, draft_config)
 
 
+def _check_templates(modelfile: Modelfile, base: Source | StoredModel) -> None:
+    if isinstance(base, Source):
+        check_templates(modelfile.template or base.template, base.checkpoint.files)
+    else:
+        check_templates(modelfile.template, {})
+
+
 def _target(
     run: ImportRun, base: Source | StoredModel, modelfile: Modelfile
 ) -> tuple[ModelConfig, list[Layer]]:
@@ -84,7 +93,9 @@ def _target(
     run.writer.keep(base.manifest.blobs)
     if defaults.parameters:
         defaults = replace(defaults, parameters={**base.parameters, **defaults.parameters})
-    return base.config, over(base.manifest.layers, defaults.layers(run.writer))
+    # it is not what its base was pulled as any more, so a pull of this name fetches that again
+    config = replace(base.config, origin=None)
+    return config, over(base.manifest.layers, defaults.layers(run.writer))
 
 
 def _with_draft(

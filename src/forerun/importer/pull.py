@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from forerun.base.errors import StoreError
+from forerun.importer.check import check_templates
 from forerun.importer.layers import Defaults, config_of
 from forerun.importer.progress import Reporter
 from forerun.importer.run import ImportRun
@@ -47,6 +48,8 @@ def pull(name: ModelName, store: Store, reporter: Reporter) -> Digest:
     if present is not None and _is_whole(present, store, reporter):
         return present.digest
     with _fetched(pinned, store, reporter) as source, store.importing() as writer:
+        template = pinned.defaults.of(source).template
+        check_templates(template, source.checkpoint.files)
         run = ImportRun(store, writer, reporter, fresh=present is not None)
         layers = run.model_layers(source) + pinned.defaults.of(source).layers(writer)
         manifest = writer.publish(name, config_of(source), layers)

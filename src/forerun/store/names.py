@@ -52,8 +52,13 @@ class ModelName:
 
         Raises RequestError for what is no name, UnsupportedError for a host that is not served.
         """
-        *parts, last = text.split("/")
+        *parts, last = _without_scheme(text).split("/")
         model, colon, tag = last.partition(":")
+        if text.startswith((".", "/", "~")) or last.endswith((".gguf", ".safetensors")):
+            raise RequestError(
+                f"{shown(text)} is a file or folder; make it a model first: a Modelfile with FROM "
+                f"and its path, then `forerun create NAME`"
+            )
         if len(parts) > 2:
             raise RequestError(f"{shown(text)} has too many parts; {_GRAMMAR}")
         host, namespace = LOCAL_HOST, DEFAULT_NAMESPACE
@@ -102,6 +107,14 @@ class ModelName:
         if self.on_hub or "." in self.namespace:
             return f"{self.host}/{self.namespace}/{name}"
         return name if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{name}"
+
+
+def _without_scheme(text: str) -> str:
+    """An address copied from a browser is the name that it shows."""
+    for scheme in ("https://", "http://"):
+        if text.lower().startswith(scheme):
+            return text[len(scheme) :].rstrip("/")
+    return text
 
 
 def _looks_like_a_host(text: str) -> bool:

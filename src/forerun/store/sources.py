@@ -50,9 +50,12 @@ def recognise(text: str, base: Path, store: Store) -> FolderSource | GgufSource 
     named = _named(text, path, store)
     if named is not None:
         return named
+    if not path.exists():
+        raise RequestError(f"FROM {shown(text)}: there is no {path} and no model of that name")
+    missing = "a Modelfile without a FROM line, or with " if text == "." else ""
     raise RequestError(
-        f"FROM {shown(text)} is not a supported model directory; it must be {_WANTED}, a GGUF "
-        f"file, hf.co/ORG/NAME, or a model of the store or the catalogue"
+        f"{missing}FROM {shown(text)} is not a supported model directory; it must be {_WANTED}, a "
+        f"GGUF file, hf.co/ORG/NAME, or a model of the store or the catalogue"
     )
 
 

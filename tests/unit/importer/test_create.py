@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from fixtures.checkpoints import edit_config, edit_tensors
 from fixtures.tiny import tiny_folder
-from forerun.base.errors import RequestError
+from forerun.base.errors import LoadError, RequestError
 from forerun.importer.create import create
 from forerun.importer.progress import Reporter
 from forerun.protocol.imports import CreateRequest
 from forerun.store import manifest as kinds
 from forerun.store.blobs import Digest
+from forerun.store.manifest import Origin
 from forerun.store.messages import Message
 from forerun.store.names import ModelName
 from forerun.store.store import Store
@@ -235,3 +237,30 @@ def test_retired_parameters_are_reported(create_model: Create, events: Path) -> 
     text = events.read_text()
     assert "mirostat has no effect" in text
     assert "ADAPTER has no effect" in text
+
+
+@pytest.mark.parametrize("template", ["{% if %}", "{{", "{% for m in %}{% endfor %}"])
+def test_a_template_that_does_not_compile_is_refused(
+    folder: Path, create_model: Create, refuse: Refuse, template: str
+) -> None:
+    """06 TMP-5: wherever it stands, and before anything is written."""
+    refuse(f"FROM {folder}\nTEMPLATE {template}", "no valid Jinja")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
+    refuse(f"FROM {folder}", "no valid Jinja")
+    assert create_model(f"FROM {folder}\nTEMPLATE mine").template == "mine"
+    with pytest.raises(LoadError, match="no valid Jinja"):
+        create_model(f"FROM made\nTEMPLATE {template}", "other")
+
+
+def test_a_model_over_another_is_not_what_that_was_pulled_as(
+    store: Store, folder: Path, create_model: Create
+) -> None:
+    """CAT-5: else a pull of the name would keep what somebody made of it."""
+    base = create_model(f"FROM {folder}", "base")
+    with store.importing() as writer:
+        config = replace(base.config, origin=Origin("somewhere", "1"))
+        writer.keep(base.manifest.blobs)
+        writer.publish(base.name, config, base.manifest.layers)
+    assert store.get(base.name).config.origin is not None
+    assert create_model("FROM base\nSYSTEM x", "base").config.origin is None

@@ -59,7 +59,8 @@ def test_other_hosts_are_refused_with_what_works_instead(text: str) -> None:
         *("", ":", "a:", ":b", "a/", "/a", "a//b", "a/b/c/d", "a:b:c", "a b", "ä", "a\n"),
         *("..", "../a", "a/..", "a:..", "forerun/../a", "forerun/library/..", ".a", "a:.tmp-x"),
         *("a\\b", "a\0", "C:\\x", "con", "a:NUL", "com1/a", "aux.txt", "a.", "x" * 200, "~/a"),
-        *("hf.co/name", "hf.co/o/..", "hf.co/../n", "hf.co/o/n:refs/pr/1", "https://hf.co/o/n"),
+        *("hf.co/name", "hf.co/o/..", "hf.co/../n", "hf.co/o/n:refs/pr/1", "ftp://hf.co/o/n"),
+        *("./x", "/models/x", "x.gguf", "a/model.safetensors"),
     ],
 )
 def test_what_is_no_name_is_refused(text: str) -> None:
@@ -77,3 +78,14 @@ def test_an_instance_cannot_be_made_around_the_parser(tmp_path: Path) -> None:
     assert ModelName.from_path(("elsewhere", "a", "b", "c")) is None
     name = ModelName.parse("a/b:c")
     assert ModelName.from_path(name.path(tmp_path).relative_to(tmp_path).parts) == name
+
+
+def test_an_address_from_a_browser_is_the_name_it_shows() -> None:
+    for text in ("https://huggingface.co/org/name", "http://hf.co/org/name/"):
+        assert ModelName.parse(text) == ModelName.parse("hf.co/org/name")
+
+
+def test_a_path_is_told_how_to_become_a_model() -> None:
+    for text in ("./x", "/models/x.gguf", "~/x", "x.gguf"):
+        with pytest.raises(RequestError, match="`forerun create NAME`"):
+            ModelName.parse(text)

@@ -66,10 +66,6 @@ def test_a_folder_that_is_a_model_wins_over_a_name_and_any_other_does_not(
         "no-config",
         "no-weights",
         "text.gguf",
-        "absent",
-        "./absent",
-        "/absent",
-        "a b",
         "a.b/c",
     ],
 )
@@ -83,6 +79,13 @@ def test_anything_else_is_not_a_supported_model_directory(
     (tmp_path / "a.b" / "c").mkdir(parents=True)
     (tmp_path / "text.gguf").write_bytes(b"GGU")
     with pytest.raises(RequestError, match="not a supported model directory"):
+        recognise(text, tmp_path, store)
+
+
+@pytest.mark.parametrize("text", ["absent", "./absent", "/absent", "a b"])
+def test_a_path_that_is_not_there_says_so(store: Store, tmp_path: Path, text: str) -> None:
+    """MF-8: and names the whole path, since relative ones start at the Modelfile."""
+    with pytest.raises(RequestError, match=rf"there is no .*{text.strip('./')} and no model"):
         recognise(text, tmp_path, store)
 
 

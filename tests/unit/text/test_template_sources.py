@@ -42,7 +42,7 @@ def test_a_model_without_a_template_names_the_remedy(named, tools_given):
     """TMP-5: only when one is asked for; such a model still completes raw prompts."""
     templates = ChatTemplates.load(named=named)
     assert templates.literals == ""
-    with pytest.raises(RequestError, match=r"TEMPLATE \(Jinja\) in a Modelfile.*raw prompt"):
+    with pytest.raises(RequestError, match=r"TEMPLATE \(Jinja\) in a Modelfile.*run --raw"):
         templates.choose(tools_given=tools_given)
 
 

@@ -312,7 +312,10 @@ def _metered(name: str, made: Callable[..., object]) -> Callable[..., object]:
             given[skipped] = _listed(given[skipped])
         subject, *arguments = given[skipped:]
         check_call(name, subject, [*arguments, *kwargs.values()])
-        return _counted(subject, made(*given, **kwargs))
+        try:
+            return _counted(subject, made(*given, **kwargs))
+        except AssertionError as error:  # how Jinja's own filters refuse an argument
+            raise TemplateError(str(error)) from error
 
     return call
 

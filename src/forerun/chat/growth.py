@@ -172,8 +172,8 @@ def _pieces(name: str, subject: str, arguments: Sequence[object]) -> int:
 
 _IN_PIECES = frozenset(
     (
-        *("batch", "indent", "list", "reverse", "rsplit", "slice", "sort", "split", "splitlines"),
-        *("title", "unique", "urlencode", "wordcount", "wordwrap"),
+        *("batch", "groupby", "indent", "list", "max", "min", "reverse", "rsplit", "slice", "sort"),
+        *("split", "splitlines", "title", "unique", "urlencode", "wordcount", "wordwrap"),
     )
 )
 

@@ -90,6 +90,9 @@ HOSTILE = {
     "wide characters": "{% set n = namespace(x=[]) %}{% for a in range(99) %}"
     "{% set n.x = [n.x, '\U0001f600' * 9999999] %}{% endfor %}",
     "many short texts": BIG + "{{ t | list | length }}{{ t.split('x') | length }}",
+    "groups": BIG + "{{ t | groupby('a') | list | length }}",
+    "the largest": BIG + "{{ t | max }}",
+    "what Jinja asserts": "{{ 'abcdef' | truncate(2, end='abcdef') }}",
     "words": BIG + "{{ t | replace('x', 'x ') | title | wordcount }}",
     "lines": BIG + "{{ t.replace('x', '\n').splitlines() | length }}",
     "a macro": "{% macro f(n) %}{{ f(n) }}{% endmacro %}{{ f(1) }}",

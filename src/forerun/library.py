@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from forerun.base.errors import ForerunError, RequestError, error_for
 from forerun.base.options import OPTIONS, check_option
+from forerun.base.shown import shown
 from forerun.base.units import format_bytes
 from forerun.protocol.codec import build
 from forerun.protocol.events import Chunk, Done, Failed, Progress
 from forerun.protocol.imports import ImportStatus, PullRequest
 from forerun.protocol.requests import CompletionRequest, EmbedRequest
 from forerun.scheduler.importing import run_import
-from forerun.settings import Settings
+from forerun.scheduler.runners import SPIN
+from forerun.settings import Settings, prefer
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 
@@ -49,11 +51,13 @@ def load(
     """
     if draft not in DRAFTS:
         raise RequestError(f"draft is {draft!r}; it must be one of {', '.join(DRAFTS)}")
-    check_option("num_ctx", num_ctx)
+    num_ctx = _whole("num_ctx", num_ctx)
     settings = Settings.from_environment()
     model = ModelName.parse(name)
     if not Store(settings.models).exists(model):
         _pull(model, settings)
+    if "torch" not in sys.modules:
+        prefer(SPIN)  # before torch's threads start; in a process that has torch they run already
     from forerun.runner.loading import load_here
     from forerun.runner.request import LoadRequest
 
@@ -78,6 +82,7 @@ class Model:
     """A loaded model. Calls from several threads queue for the one thread that runs the device.
 
     A context manager; `close` frees the memory. A model used afterwards raises ForerunError.
+    Threads do not survive a fork: load in the process that asks.
     """
 
     def __init__(self, name: str, service: "Service", draft: str) -> None:
@@ -94,6 +99,10 @@ class Model:
             load_seconds=service.served.load_s,
         )
         self._closing = weakref.finalize(self, service.close)
+
+    def __repr__(self) -> str:
+        info = self.info
+        return f"<forerun.Model {info.name} on {info.device}, {info.context_length} tokens>"
 
     def generate(
         self, prompt: str, *, logprobs: bool = False, top_logprobs: int = 0, **options: object
@@ -148,8 +157,8 @@ class Model:
         """
         return self._complete(
             {
-                "messages": [dict(message) for message in messages],
-                "tools": None if tools is None else [dict(tool) for tool in tools],
+                "messages": _objects("messages", messages),
+                "tools": None if tools is None else _objects("tools", tools),
                 "think": think,
                 "format": format,
                 "options": self._options(options),
@@ -191,8 +200,8 @@ class Model:
 
     def close(self) -> None:
         """Cancel what is under way and free the model. Idempotent."""
-        self._closing()
         self._service = None
+        self._closing()
 
     def __enter__(self) -> "Model":
         return self
@@ -201,7 +210,11 @@ class Model:
         self.close()
 
     def _complete(self, body: Mapping[str, object]) -> "Answer":
-        return Answer(self, self._open().complete(build(body, CompletionRequest)))
+        # whoever reads slowly here holds up nobody but himself, and the context bounds an answer
+        from forerun.runner.stream import StreamLimits
+
+        limits = StreamLimits(events=sys.maxsize, size=sys.maxsize)
+        return Answer(self, self._open().complete(build(body, CompletionRequest), limits))
 
     def _options(self, options: Mapping[str, object]) -> dict[str, object]:
         for name in options:
@@ -260,12 +273,29 @@ class Answer(Iterator[Chunk | Done]):
         self.close()
 
 
+def _whole(name: str, value: object) -> int | None:
+    """An option that is a whole number, checked."""
+    checked = check_option(name, value)
+    assert checked is None or isinstance(checked, int), checked
+    return checked
+
+
+def _objects(name: str, given: object) -> list[dict[str, object]]:
+    """A list of mappings. RequestError for anything else, such as one text."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise RequestError(f"{name} is {shown(given)}; it must be a list of objects")
+    for item in given:
+        if not isinstance(item, Mapping):
+            raise RequestError(f"{name} holds {shown(item)}; it must be a list of objects")
+    return [dict(item) for item in given]
+
+
 def _pull(name: ModelName, settings: Settings) -> None:
     """Fetch a model, with its progress on standard error."""
-    shown = ""
+    said = ""
     for event in run_import(PullRequest(name=str(name)), settings):
-        if isinstance(event, ImportStatus) and (line := _progress_line(event)) != shown:
-            shown = line
+        if isinstance(event, ImportStatus) and (line := _progress_line(event)) != said:
+            said = line
             sys.stderr.write(f"{line}\n")
 
 

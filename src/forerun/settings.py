@@ -71,6 +71,12 @@ class Settings:
         return {**os.environ, **{k: str(v) for k, v in given.items() if v is not None}}
 
 
+def prefer(variables: Mapping[str, str]) -> None:
+    """Set variables that a library reads when it is loaded, unless the user has set them."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
 @dataclass(frozen=True, slots=True)
 class _Reader:
     environment: Mapping[str, str]

@@ -137,6 +137,43 @@ def test_mistakes_are_raised_by_the_call(model):
         model.embed(["a"], dimensions=0)
 
 
+@pytest.mark.parametrize("messages", ["hello", {"role": "user"}, ["hi"], None, 5])
+def test_messages_that_are_no_list_of_objects_are_refused_in_words(model, messages):
+    with pytest.raises(RequestError, match=r"^messages .*; it must be a list of objects$"):
+        model.chat(messages)
+
+
+def test_answers_that_nobody_reads_hold_up_nobody(model):
+    """The bounded buffer is for readers of other processes; here the context is the bound."""
+    unread = [model.generate("abc", num_predict=400, top_logprobs=20, logprobs=True)] * 2
+    started = time.monotonic()
+    assert model.generate("abc", num_predict=4).text() is not None
+    assert time.monotonic() - started < 20  # the stall limit is 30
+    assert list(unread[0])[-1].reason in ("length", "stop")
+
+
+def test_a_model_tells_what_it_is(model):
+    assert repr(model) == "<forerun.Model tiny:latest on cpu, 512 tokens>"
+
+
+def test_loading_lets_torchs_threads_soon_sleep(settings):
+    """Decision 0008: only where torch is not loaded yet, and the user's word stands."""
+    code = "import os, forerun; forerun.load('tiny').close(); print(os.environ['GOMP_SPINCOUNT'])"
+    for given, expected in (({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7")):
+        environment = {**os.environ, "FORERUN_MODELS": str(settings.models), **given}
+        environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+        if not given:
+            environment.pop("GOMP_SPINCOUNT", None)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == expected
+
+
 def test_a_load_that_cannot_be_is_refused_by_name():
     with pytest.raises(RequestError, match="draft is 'fast'"):
         forerun.load("tiny", draft="fast")

@@ -20,7 +20,7 @@ from forerun.protocol.requests import CompletionRequest, EmbedRequest
 from forerun.protocol.status import Memory, RunnerStatus
 from forerun.runner.prepare import Limits, prepare, prepare_embedding
 from forerun.runner.respond import Responder
-from forerun.runner.stream import EventStream
+from forerun.runner.stream import EventStream, StreamLimits
 from forerun.runner.text import TextParts
 
 
@@ -56,12 +56,14 @@ class Service:
             raise ForerunError("the model is closed; load it again")
         return self._served
 
-    def complete(self, request: CompletionRequest) -> EventStream:
+    def complete(
+        self, request: CompletionRequest, limits: StreamLimits | None = None
+    ) -> EventStream:
         """Check a request and queue it; its stream ends with exactly one Done or Failed.
 
         Raises a ForerunError for what is wrong with the request, before anything is queued.
         """
-        stream = EventStream()
+        stream = EventStream(limits)
         served = self.served
         prepared = prepare(request, served.text, served.limits)
         sink = Responder(stream, served.text.tokenizer, prepared.stops, load_s=served.load_s)

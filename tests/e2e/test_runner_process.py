@@ -216,6 +216,13 @@ def test_the_status_tells_memory_and_requests_at_work(runner):
     waiter.join()
 
 
+def test_a_request_too_large_to_be_one_is_refused(runner):
+    """05 HTP-3: before all of it is in memory; the next request works."""
+    with pytest.raises(RequestError, match=r"over 32\.0 MB"):
+        list(runner.connection.complete(ask("x" * 33_000_000)))
+    assert text(runner.connection, ask("Once", num_predict=1)) is not None
+
+
 def test_a_reader_that_leaves_cancels_its_request(runner):
     """05 HTP-5, DEC-10, THR-2: active and queued alike, and nothing of it stays behind."""
     expected = text(runner.connection, ask("Once upon a time", num_predict=8))

@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from forerun.base.errors import BusyError, ForerunError, internal, one_line
+from forerun.base.errors import (
+    BusyError,
+    CancelledError,
+    ForerunError,
+    RequestError,
+    internal,
+    one_line,
+)
 from forerun.base.logs import logger
+from forerun.base.units import format_bytes
 from forerun.protocol.codec import decode, encode, encode_line
 from forerun.protocol.events import Done, Failed, Text, Tokens
 from forerun.protocol.requests import (
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
 log = logger(__name__)
 
 REFRESH_S = 0.05  # longest wait for fresh memory figures (HTP-2)
+MAX_BODY_BYTES = 32_000_000  # of text, many times the largest context
 COALESCE_S = 0.015  # at most one write in this time, the first at once (DEC-8)
 
 
@@ -53,7 +62,11 @@ def make_app(loading: Loading) -> Starlette:
             Route("/v1/detokenize", doors.detokenize, methods=["POST"]),
             Route("/v1/embed", doors.embed, methods=["POST"]),
         ],
-        exception_handlers={ForerunError: _refused, Exception: _broken},
+        exception_handlers={
+            ForerunError: _refused,
+            ClientDisconnect: _gone,
+            Exception: _broken,
+        },
     )
 
 
@@ -72,24 +85,24 @@ class _Doors:
         return _json(service.status())
 
     async def completions(self, request: Request) -> Response:
-        asked = decode(await request.body(), CompletionRequest)
+        asked = decode(await _body(request), CompletionRequest)
         stream = await run_in_threadpool(self._ready().complete, asked)
         return _EventResponse(stream)
 
     async def tokenize(self, request: Request) -> Response:
-        asked = decode(await request.body(), TokenizeRequest)
+        asked = decode(await _body(request), TokenizeRequest)
         tokens = await run_in_threadpool(
             partial(self._ready().tokenize, asked.text, special=asked.special)
         )
         return _json(Tokens(tokens=tokens))
 
     async def detokenize(self, request: Request) -> Response:
-        asked = decode(await request.body(), DetokenizeRequest)
+        asked = decode(await _body(request), DetokenizeRequest)
         text = await run_in_threadpool(self._ready().detokenize, asked.tokens)
         return _json(Text(text=text))
 
     async def embed(self, request: Request) -> Response:
-        asked = decode(await request.body(), EmbedRequest)
+        asked = decode(await _body(request), EmbedRequest)
         return _json(await run_in_threadpool(self._ready().embed, asked))
 
     def _ready(self) -> "Service":
@@ -134,6 +147,21 @@ async def _lines(stream: EventStream) -> AsyncIterator[bytes]:
             if isinstance(events[-1], Done | Failed):
                 return
             await asyncio.sleep(COALESCE_S)
+
+
+async def _body(request: Request) -> bytes:
+    """What was sent, as long as that is a request and not a way to fill the memory."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise RequestError(f"the request is over {format_bytes(MAX_BODY_BYTES)}; shorten it")
+    return bytes(body)
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    """The client left while it was sending; nobody reads this."""
+    return PlainTextResponse("", status_code=CancelledError.status)
 
 
 def _json(message: msgspec.Struct) -> Response:

@@ -4,13 +4,22 @@ A family asks for each field by name and type; what is missing, of another type 
 a LoadError that names the field and its value. JSON null counts as absent, as publishers mean it.
 """
 
-import math
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from forerun.base.errors import LoadError
 
 Fields = Mapping[str, object]
+
+LARGEST_SIZE = 2**24
+# Fields of which published models have more, or none comes near it.
+LARGEST = {
+    "max_position_embeddings": 2**31,
+    "num_hidden_layers": 10_000,
+    "sliding_window": 2**31,
+    "vocab_size": 2**26,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +61,20 @@ class ConfigReader:
         return self._find(name)[1] is not None
 
     def integer(self, name: str, default: int | None = None, *, low: int = 1) -> int:
-        """A whole number, `low` or more. Without a default the field is required."""
-        place, value = self._find(name, default)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise self._wrong(place, value, f"a whole number, {low} or more")
-        return value
+        """A whole number from `low` to its LARGEST. Without a default the field is required."""
+        place, stated = self._find(name, default)
+        whole = int(stated) if isinstance(stated, float) and stated.is_integer() else stated
+        high = LARGEST.get(name, LARGEST_SIZE)
+        if isinstance(whole, bool) or not isinstance(whole, int) or not low <= whole <= high:
+            raise self._wrong(place, stated, f"a whole number from {low} to {high}")
+        return whole
 
     def number(self, name: str, default: float | None = None) -> float:
         """A finite number above 0. Without a default the field is required."""
         place, value = self._find(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(place, value, "a number above 0")
-        if not (math.isfinite(value) and value > 0):
+        if not 0 < value <= sys.float_info.max:
             raise self._wrong(place, value, "a number above 0")
         return float(value)
 

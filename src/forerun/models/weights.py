@@ -124,6 +124,8 @@ class Weights:
         """Dense tensors one after the other along the first dimension."""
         if len(parts) == 1:
             return self.take(*parts[0])
+        for name, shape in parts:
+            self._checked(name, shape)  # before memory is taken for them
         rows = sum(shape[0] for _, shape in parts)
         stacked = torch.empty(
             (rows, *parts[0][1][1:]), dtype=self.placement.dtype, device=self.placement.device
@@ -178,6 +180,9 @@ class Weights:
         found = {name for name, _ in parts if biased or name in self._unpicked}
         if not found:
             return None
+        for name, rows in parts:
+            if name in found:
+                self._checked(name, (rows,))
         bias = torch.zeros(
             sum(rows for _, rows in parts),
             dtype=self.placement.dtype,
@@ -204,18 +209,22 @@ class Weights:
         return tensor
 
     def _pick(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        stored = self._stored(name)
-        if stored.shape != shape:
-            raise LoadError(
-                f"tensor {name} has shape {list(stored.shape)} and the config asks for "
-                f"{list(shape)}"
-            )
+        stored = self._checked(name, shape)
         del self._unpicked[name]
         tensor = stored.read()
         self._read_bytes += tensor.nbytes
         if self._progress is not None:
             self._progress(self._read_bytes, self._total_bytes)
         return tensor
+
+    def _checked(self, name: str, shape: tuple[int, ...]) -> Stored:
+        stored = self._stored(name)
+        if stored.shape != shape:
+            raise LoadError(
+                f"tensor {name} has shape {list(stored.shape)} and the config asks for "
+                f"{list(shape)}"
+            )
+        return stored
 
     def _stored(self, name: str) -> Stored:
         if name not in self._unpicked:

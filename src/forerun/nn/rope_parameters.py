@@ -8,6 +8,9 @@ from forerun.base.errors import LoadError
 
 Fields = Mapping[str, object]
 
+# Far beyond every published number, and within what frequencies stay finite for.
+LEAST, MOST = 1e-6, 1e15
+
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn")
 
 
@@ -81,8 +84,11 @@ def _given(fields: Fields) -> dict[str, object]:
 
 def _stated(config: Fields, kind: str | None) -> Fields:
     """The object that describes the rope: the newer `rope_parameters`, else `rope_scaling`."""
-    place = "rope_parameters" if config.get("rope_parameters") else "rope_scaling"
+    place = "rope_parameters"
     found = config.get(place)
+    if found is None or found == {}:
+        place = "rope_scaling"
+        found = config.get(place)
     if found is None:
         return {}
     if not isinstance(found, Mapping):
@@ -120,7 +126,7 @@ def _yarn(reader: "_Reader") -> Yarn:
     original = reader.original_context()
     factor = reader.optional("factor")
     if factor is None:
-        factor = reader.context() / original
+        factor = _in_range("factor", reader.context() / original)
     attention_factor = reader.optional("attention_factor")
     if attention_factor is None:
         mscale, all_dim = (reader.optional(name) for name in ("mscale", "mscale_all_dim"))
@@ -158,26 +164,35 @@ class _Reader:
         return str(found)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A finite number above 0; without a default it is required."""
-        found = self.optional(name)
+        """A number in range; without a default it is required."""
+        found = self._find(name)
         value = default if found is None else found
         if value is None:
             raise LoadError(f"config.json has no {name} for rope type {self.kind()}")
-        return value
+        return _in_range(name, value)
 
     def optional(self, name: str) -> float | None:
-        """A finite number above 0; None where it is absent or 0, which publishers mean alike."""
-        value = self.stated.get(name, self.around.get(name))
-        if value is None or value == 0:
-            return None
-        numeric = isinstance(value, int | float) and not isinstance(value, bool)
-        if not numeric or not 0 < float(str(value)) < math.inf:
-            raise LoadError(f"config.json sets {name} to {value!r}; it must be a number above 0")
-        return float(str(value))
+        """A number in range; None where it is absent or 0, which publishers mean alike."""
+        value = self._find(name)
+        return None if value is None or value == 0 else _in_range(name, value)
+
+    def _find(self, name: str) -> object:
+        return self.stated.get(name, self.around.get(name))
 
     def context(self) -> int:
-        return int(self.number("max_position_embeddings"))
+        name = "max_position_embeddings"
+        return int(_in_range(name, int(self.number(name))))
 
     def original_context(self) -> float:
         found = self.optional("original_max_position_embeddings")
         return float(self.context()) if found is None else found
+
+
+def _in_range(name: str, value: object) -> float:
+    numeric = isinstance(value, int | float) and not isinstance(value, bool)
+    if not numeric or not LEAST <= float(str(value)) <= MOST:
+        raise LoadError(
+            f"config.json sets {name} to {value!r}; it must be a number above 0, "
+            f"from {LEAST:g} to {MOST:g}"
+        )
+    return float(str(value))

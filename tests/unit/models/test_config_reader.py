@@ -15,6 +15,14 @@ WRONG: list[tuple[object, Callable[[ConfigReader], object]]] = [
     (True, lambda config: config.integer("x")),
     (0, lambda config: config.integer("x")),
     (2.5, lambda config: config.integer("x")),
+    (-4, lambda config: config.integer("x")),
+    (2**24 + 1, lambda config: config.integer("x")),
+    (10**18, lambda config: config.integer("x")),
+    (1e300, lambda config: config.integer("x")),
+    (float("inf"), lambda config: config.integer("x")),
+    (float("nan"), lambda config: config.integer("x")),
+    (10**400, lambda config: config.number("x")),
+    (float("inf"), lambda config: config.number("x")),
     ("1", lambda config: config.number("x")),
     (float("nan"), lambda config: config.number("x")),
     (-1.0, lambda config: config.number("x")),
@@ -58,6 +66,51 @@ def test_the_inner_object_wins_and_the_outer_one_answers_for_it() -> None:
     text = config.text().with_defaults({"b": 8, "c": 9})
     assert [text.integer(name) for name in "abc"] == [3, 2, 9]
     assert text.merged() == {"a": 3, "b": 2, "c": 9}
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "head_dim",
+        "hidden_size",
+        "intermediate_size",
+        "num_attention_heads",
+        "num_hidden_layers",
+        "num_key_value_heads",
+        "vocab_size",
+    ],
+)
+def test_a_size_that_no_model_has_is_a_load_error(
+    tmp_path: Path, family: Family, field: str
+) -> None:
+    """CON-14: named with its value, and nothing of that size is asked for."""
+    folder = tiny_folder(tmp_path, family)
+    for value in (10**18, 10**400, 1e308, float("nan"), 0, -1, "x", []):
+        edit_config(folder, **{field: value})
+        with pytest.raises(LoadError, match=f"config.json sets {field} to ") as raised:
+            loaded(folder)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("field", ["head_dim", "hidden_size", "intermediate_size"])
+def test_no_memory_is_taken_for_what_the_tensors_are_not(tmp_path: Path, field: str) -> None:
+    """CON-14: sizes in range whose product no memory holds."""
+    folder = tiny_folder(tmp_path, "llama")
+    edit_config(folder, num_attention_heads=2**22, num_key_value_heads=2**22)
+    edit_config(folder, **{field: 2**24})
+    with pytest.raises(LoadError, match=r"tensor model\..* has shape .* config asks for"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "largest"),
+    [("hidden_size", 2**24), ("num_hidden_layers", 10_000), ("vocab_size", 2**26)],
+)
+def test_sizes_have_a_largest_value(field: str, largest: int) -> None:
+    assert ConfigReader({field: largest}).integer(field) == largest
+    with pytest.raises(LoadError, match=f"{field} to {largest + 1}; .* from 1 to {largest}"):
+        ConfigReader({field: largest + 1}).integer(field)
 
 
 Change = tuple[Family, str, object, str]

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fixtures.checkpoints import edit_tensors, loaded, logits, placement, read_config
-from fixtures.tiny import tiny_folder
+from fixtures.checkpoints import edit_config, edit_tensors, loaded, logits, placement, read_config
+from fixtures.tiny import VOCABULARY, tiny_folder
 from forerun.base.errors import LoadError
 from forerun.models.load import load_model
 from forerun.models.tensor_files import open_tensors
@@ -110,6 +110,30 @@ def test_integers_without_a_scale_are_refused(tmp_path: Path) -> None:
     weights = open_weights(tmp_path, {"q.weight": torch.zeros(2, 2, dtype=torch.int8)})
     with pytest.raises(LoadError, match=r"q\.weight holds torch\.int8 values without a scale"):
         weights.linear(2, ("q", 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool])
+def test_a_head_that_holds_no_floats_is_named(tmp_path: Path, dtype: torch.dtype) -> None:
+    """LOD-7"""
+    folder = tiny_folder(tmp_path, "llama")
+    edit_config(folder, tie_word_embeddings=False)
+    head = torch.zeros(VOCABULARY, 64, dtype=dtype)
+    edit_tensors(folder, lambda tensors: tensors | {"lm_head.weight": head})
+    with pytest.raises(LoadError, match=rf"lm_head\.weight holds {dtype} values without a scale"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_shapes_are_checked_before_memory_is_taken(tmp_path: Path, name: str) -> None:
+    """LOD-7: a fused weight or bias is as large as its parts, whatever the config asks for."""
+    tensors = {f"{part}.weight": torch.zeros(2, 2) for part in "qkv"}
+    weights = open_weights(tmp_path, tensors | {f"{part}.bias": torch.zeros(2) for part in "qkv"})
+    parts = [(part, 2**62 if part == name else 2) for part in "qkv"]
+    with pytest.raises(LoadError, match=rf"tensor {name}\.bias has shape \[2\]"):
+        weights.linear(2, *parts)
+    unbiased = open_weights(tmp_path, tensors)
+    with pytest.raises(LoadError, match=rf"tensor {name}\.weight has shape \[2, 2\]"):
+        unbiased.linear(2, *parts)
 
 
 def test_weights_are_cast_to_the_dtype_of_activations(tmp_path: Path) -> None:

@@ -150,6 +150,8 @@ def test_the_original_context_stands_at_either_place() -> None:
     assert from_config({"rope_parameters": inner, **top}, 8).scaling == Llama3(8, 1, 4, 256)
 
 
+LONG = {"max_position_embeddings": 64}
+YARN: Mapping[str, object] = {"rope_type": "yarn"}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_freq_factor": 4.0}
 
 
@@ -167,6 +169,18 @@ LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 4.0, "high_fr
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "max_position_embeddings"),
         ({"rope_theta": True}, "rope_theta to True"),
         ({"rope_theta": 1}, "rope_theta to 1"),
+        ({"rope_theta": 0}, "rope_theta to 0; it must be a number above 0"),
+        ({"rope_theta": -10000.0}, "rope_theta to -10000.0; it must be a number above 0"),
+        ({"rope_theta": float("nan")}, "rope_theta to nan"),
+        ({"rope_theta": 1e300}, "rope_theta to 1e\\+300"),
+        ({"rope_theta": 10**400}, "rope_theta to 10"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "factor to 0"),
+        (LONG | {"rope_scaling": {**YARN, "factor": 1e-300}}, "factor to 1e-300"),
+        (LONG | {"rope_scaling": {**YARN, "beta_fast": 1e300}}, "beta_fast to 1e\\+300"),
+        ({"rope_scaling": YARN, "max_position_embeddings": 0.5}, "max_position_embeddings to 0"),
+        ({"rope_parameters": []}, r"rope_parameters to \[\]; it must be an object"),
+        ({"rope_parameters": 0, "rope_scaling": YARN}, "rope_parameters to 0"),
+        ({"rope_scaling": ""}, "rope_scaling to ''"),
         ({"partial_rotary_factor": 2.0}, "32 of 16"),
         ({"partial_rotary_factor": 0.2}, "3 of 16"),
         ({"rope_parameters": LLAMA3, "max_position_embeddings": 64}, "low_freq_factor 4.0"),

@@ -14,7 +14,6 @@ from jinja2.sandbox import SandboxedFormatter
 from jinja2.utils import Cycler, Joiner, Namespace
 
 from forerun.chat.growth import check_field
-from forerun.chat.metering import current
 
 _TEXT = """capitalize casefold center count endswith expandtabs find index isalnum isalpha isascii
 isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust
@@ -55,8 +54,3 @@ class _MeteredFormatter(SandboxedFormatter):
     def format_field(self, value: object, format_spec: str) -> str:
         check_field(value, format_spec)
         return str(Formatter.format_field(self, value, format_spec))
-
-    def convert_field(self, value: object, conversion: str | None) -> object:
-        current().spelled(value)
-        converted: object = Formatter.convert_field(self, value, conversion)
-        return converted

@@ -7,7 +7,7 @@ is given, and is counted afterwards.
 import re
 from collections.abc import Callable, Mapping, Sequence, Sized
 
-from forerun.chat.metering import INTEGER_BITS, RenderLimitError, check_integer, current, size_of
+from forerun.chat.metering import INTEGER_BITS, RenderLimitError, current, size_of
 
 PIECE_BYTES = 64  # a short text of its own, and the reference to it
 LONGEST_INDENT = 64
@@ -18,7 +18,8 @@ _STAR = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(?:\*|\d*\.\*)")
 def check_operation(operator: str, left: object, right: object) -> None:
     """Count the result of a binary operator before it is computed."""
     if isinstance(left, int) and isinstance(right, int):
-        _check_integers(operator, left, right)
+        if operator == "**" and left.bit_length() * abs(right) > INTEGER_BITS:
+            raise RenderLimitError(f"it made a value of more than {INTEGER_BITS} bits")
     elif operator == "*":
         for sequence, times in ((left, right), (right, left)):
             if isinstance(sequence, str | list | tuple) and isinstance(times, int):
@@ -33,13 +34,6 @@ def _parts_size(sequence: str | Sequence[object]) -> int:
     if isinstance(sequence, str):
         return len(sequence)
     return sum(map(current().expanded, sequence))
-
-
-def _check_integers(operator: str, left: int, right: int) -> None:
-    for value in (left, right):
-        check_integer(value)
-    if operator == "**" and left.bit_length() * abs(right) > INTEGER_BITS:
-        raise RenderLimitError(f"it made a value of more than {INTEGER_BITS} bits")
 
 
 def check_call(name: str, subject: object, arguments: Sequence[object]) -> None:

@@ -165,6 +165,7 @@ def test_a_hostile_template_is_refused_in_time_and_memory(
     """06 TMP-6: on one line, before the process feels it."""
     outcome, seconds, megabytes = outcomes[name]
     assert outcome.startswith("RequestError: the model's chat template "), outcome
+    assert "MemoryError" not in outcome  # the kernel's limit, and not ours
     assert "\n" not in outcome
     assert seconds < SECONDS, outcome
     assert megabytes < MEGABYTES, outcome

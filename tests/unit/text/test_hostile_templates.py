@@ -87,6 +87,8 @@ HOSTILE = {
     "b] %}" + END,
     "slices of a text kept": BIG + "{% set n = namespace(x=[]) %}{% for a in range(999) %}"
     "{% set n.x = [n.x, t[1:]] %}{% endfor %}",
+    "slices kept in namespaces": BIG + "{% set n = namespace(x=1) %}{% for a in range(99) %}"
+    "{% set n.x = namespace(a=n.x, b=t[1:]) %}{% endfor %}{{ raise_exception('kept') }}",
     "wide characters": "{% set n = namespace(x=[]) %}{% for a in range(99) %}"
     "{% set n.x = [n.x, '\U0001f600' * 9999999] %}{% endfor %}",
     "many short texts": BIG + "{{ t | list | length }}{{ t.split('x') | length }}",
@@ -123,7 +125,7 @@ HOSTILE = {
     "shared lists formatted": DOUBLED + "{{ '%s' % [n.x] }}",
     "shared lists in upper case": DOUBLED + "{{ n.x | upper }}",
     "a sum of lists": "{{ ([[1] * 99999] * 99999) | sum(start=[]) | length }}",
-    "a sum of few lists": "{{ ([[1] * 999] * 999) | sum(start=[]) | length }}",
+    "a sum of few lists": "{{ ([[1] * 9] * 90000) | sum(start=[]) | length }}",
     "JSON indented deep": "{% set n = namespace(x=[1]) %}{% for a in range(150) %}{% set n.x = "
     "[n.x, 1] %}{% endfor %}{{ ([n.x] * 5000) | tojson(indent=60) }}",
     "JSON with wide separators": "{{ ([1] * 99999) | tojson(separators=('x' * 99999, ':')) }}",

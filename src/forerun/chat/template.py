@@ -39,7 +39,7 @@ class Template:
         self.source = source
         self._limits = limits or RenderLimits()
         environment = ChatEnvironment()
-        with metering(self._limits):  # constant expressions are evaluated here
+        with metering(self._limits):
             try:
                 tree = environment.parse(source)
                 self.literals = _literals(tree)

@@ -36,6 +36,7 @@ class EventStream:
         self._size = 0
         self._ended = False
         self._wake: Callable[[], None] = lambda: None
+        self._woken = False  # since the reader last took: waking it again would only cost time
 
     @property
     def ended(self) -> bool:
@@ -54,17 +55,23 @@ class EventStream:
             self._events.append(event)
             self._size += size
             self._changed.notify_all()
-        self._wake()
+            asleep, self._woken = not self._woken, True
+        if asleep:
+            self._wake()
 
     def take(self) -> list[Event]:
         """All events there are, neighbouring chunks as one; never waits."""
         with self._changed:
             taken, self._events, self._size = self._events, [], 0
+            self._woken = False
             self._changed.notify_all()
         return _joined(taken)
 
     def on_event(self, wake: Callable[[], None]) -> None:
-        """Call `wake` in the writer's thread after every event, and once now."""
+        """Call `wake` in the writer's thread once there is something to take, and once now.
+
+        After a `take` the next event calls it again.
+        """
         self._wake = wake
         wake()
 

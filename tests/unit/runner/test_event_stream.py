@@ -98,6 +98,18 @@ def test_nothing_follows_the_last_event():
         stream.put(DONE)
 
 
+def test_a_reader_that_has_not_taken_yet_is_not_woken_again():
+    """DEC-8: events are joined while it rests, and waking it for each would only cost time."""
+    stream, woken = EventStream(), []
+    stream.on_event(lambda: woken.append("now"))
+    stream.put(Chunk(text="a"))
+    stream.put(Chunk(text="b"))
+    assert len(woken) == 2  # once when it came, once for "a"
+    assert stream.take() == [Chunk(text="ab")]
+    stream.put(Chunk(text="c"))
+    assert len(woken) == 3
+
+
 def test_the_reader_is_woken_for_each_event_and_for_what_came_before():
     stream = EventStream()
     stream.put(Chunk(text="a"))

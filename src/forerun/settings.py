@@ -1,24 +1,36 @@
 """The only reader of the environment: one frozen `Settings`, built by composition roots (ENV)."""
 
+import math
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from forerun.base.address import Address
 from forerun.base.errors import RequestError
-from forerun.base.units import parse_duration
+from forerun.base.units import parse_duration, parse_keep_alive, parse_size
 
 T = TypeVar("T")
 
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]*")
+
 VARIABLES = {
+    "FORERUN_HOST": "address of the server (default 127.0.0.1:11435)",
     "FORERUN_MODELS": "folder of the model store (default ~/.forerun)",
+    "FORERUN_KEEP_ALIVE": "how long an idle model stays loaded (default 5m; -1 for ever)",
+    "FORERUN_MAX_QUEUE": "requests that may wait for their turn (default 512)",
+    "FORERUN_MAX_LOADED_MODELS": "models loaded at once (default 3, or 3 for each GPU)",
+    "FORERUN_GPU_OVERHEAD": "memory kept free on each GPU, such as 1GiB (default 0)",
+    "FORERUN_API_KEY": "key that clients of the server must send (default none)",
+    "FORERUN_ORIGINS": "web origins that may use the server, by commas (default: this machine)",
     "FORERUN_CONTEXT_LENGTH": "tokens of context of a load (default 8192 on a CPU)",
     "FORERUN_DEVICE": "cpu, cuda, cuda:N or mps (default: the best there is)",
     "FORERUN_THREADS": "CPU threads (default: physical cores)",
     "FORERUN_LOAD_TIMEOUT": "longest load without progress (default 5m)",
     "FORERUN_CPU_KERNELS": "0 forces the reference paths (default 1)",
-    "FORERUN_LOG": "debug, info or warning (default: warning on the command line)",
+    "FORERUN_LOG": "debug, info or warning (default warning; info for `forerun serve`)",
     "FORERUN_LOG_FORMAT": "text or json (default text)",
 }
 
@@ -27,13 +39,21 @@ VARIABLES = {
 class Settings:
     """What the environment says, checked. None means that the default of its user applies."""
 
+    host: Address
+    host_given: bool
     models: Path
+    keep_alive_s: float  # infinite: for ever
+    max_queue: int
+    max_loaded_models: int | None
+    gpu_overhead: int  # bytes
+    api_key: str | None
+    origins: tuple[str, ...]
     context_length: int | None
     device: str | None
     threads: int | None
     load_timeout_s: float
     cpu_kernels: bool
-    log: str
+    log: str | None
     log_format: str
 
     @classmethod
@@ -41,6 +61,21 @@ class Settings:
         """Read and check every variable. Raises RequestError naming variable, value and range."""
         read = _Reader(os.environ if environment is None else environment)
         return cls(
+            host=read(
+                "FORERUN_HOST", Address.parse, Address(), "an address such as 127.0.0.1:11435"
+            ),
+            host_given=read("FORERUN_HOST", bool, False, ""),
+            keep_alive_s=read(
+                "FORERUN_KEEP_ALIVE",
+                parse_keep_alive,
+                300.0,
+                "a duration such as 5m, a number of seconds, or -1 for ever",
+            ),
+            max_queue=read("FORERUN_MAX_QUEUE", _at_least(0), 512, "0 or more"),
+            max_loaded_models=read("FORERUN_MAX_LOADED_MODELS", _at_least(1), None, "1 or more"),
+            gpu_overhead=read("FORERUN_GPU_OVERHEAD", parse_size, 0, "a size such as 1GiB"),
+            api_key=read("FORERUN_API_KEY", str, None, ""),
+            origins=read("FORERUN_ORIGINS", _origins, (), "origins such as https://app.example"),
             models=read("FORERUN_MODELS", _folder, Path.home() / ".forerun", "a folder"),
             context_length=read("FORERUN_CONTEXT_LENGTH", _at_least(4), None, "4 or more"),
             device=read("FORERUN_DEVICE", _device, None, "cpu, cuda, cuda:N or mps"),
@@ -50,7 +85,7 @@ class Settings:
             log=read(
                 "FORERUN_LOG",
                 _one_of("debug", "info", "warning"),
-                "warning",
+                None,
                 "debug, info or warning",
             ),
             log_format=read("FORERUN_LOG_FORMAT", _one_of("text", "json"), "text", "text or json"),
@@ -59,7 +94,14 @@ class Settings:
     def environment(self) -> dict[str, str]:
         """The variables that give a child process these same settings."""
         given: dict[str, object] = {
+            "FORERUN_HOST": self.host if self.host_given else None,
             "FORERUN_MODELS": self.models,
+            "FORERUN_KEEP_ALIVE": -1 if math.isinf(self.keep_alive_s) else f"{self.keep_alive_s}s",
+            "FORERUN_MAX_QUEUE": self.max_queue,
+            "FORERUN_MAX_LOADED_MODELS": self.max_loaded_models,
+            "FORERUN_GPU_OVERHEAD": self.gpu_overhead,
+            "FORERUN_API_KEY": self.api_key,
+            "FORERUN_ORIGINS": ",".join(self.origins) or None,
             "FORERUN_CONTEXT_LENGTH": self.context_length,
             "FORERUN_DEVICE": self.device,
             "FORERUN_THREADS": self.threads,
@@ -95,7 +137,14 @@ def _folder(text: str) -> Path:
     return Path(text).expanduser().absolute()
 
 
-def _at_least(low: int) -> Callable[[str], int | None]:
+def _origins(text: str) -> tuple[str, ...]:
+    origins = tuple(part.strip().rstrip("/").lower() for part in text.split(",") if part.strip())
+    if not all(_ORIGIN.fullmatch(origin) for origin in origins):
+        raise ValueError(text)
+    return origins
+
+
+def _at_least(low: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text)
         if value < low:

@@ -64,8 +64,8 @@ THIRD_PARTY: dict[str, set[str]] = {
     "media": {"PIL", "soundfile", "soxr", "numpy"},
     "chat": {"jinja2"},
     "store": {"huggingface_hub"},
-    "scheduler": {"msgspec"},
-    "api": {"starlette", "msgspec", "uvicorn"},
+    "scheduler": {"msgspec", "pynvml"},
+    "api": {"starlette", "msgspec", "uvicorn", "prometheus_client"},
     "client": set(),
     "cli": {"click", "rich", "prompt_toolkit"},
 }

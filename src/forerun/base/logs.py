@@ -6,12 +6,15 @@ import sys
 import time
 
 ROOT = "forerun"
+Field = str | int | float | bool
 
 
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = f"{stamp} {record.levelname.lower():7} {record.name}: {record.getMessage()}"
+        for name, value in _fields(record).items():
+            line += f" {name}={_shown(value)}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
@@ -24,6 +27,7 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **_fields(record),
         }
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
@@ -43,3 +47,22 @@ def configure(level: str, form: str = "text") -> None:
 def logger(name: str) -> logging.Logger:
     """The logger of a module; pass `__name__`."""
     return logging.getLogger(name)
+
+
+def event(log: logging.Logger, message: str, **fields: Field) -> None:
+    """One info line with named values: pairs in a text log, members of the object in a JSON one."""
+    log.info(message, extra={"fields": fields})
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Field]:
+    fields: dict[str, Field] = record.__dict__.get("fields", {})
+    return fields
+
+
+def _shown(value: Field) -> str:
+    """A value as a word: one with spaces, quotes or control characters in it is quoted."""
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = str(value)
+    plain = text.isprintable() and not set(text) & set(" \"='")
+    return text if plain and text else json.dumps(text, ensure_ascii=False)

@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
 def cli(context: click.Context) -> None:
     """Run large language models on your own machine, and run ahead of them."""
     context.obj = Settings.from_environment()
-    configure(context.obj.log, context.obj.log_format)
+    configure(context.obj.log or "warning", context.obj.log_format)
 
 
 def main() -> None:

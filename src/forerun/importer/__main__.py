@@ -49,7 +49,7 @@ def main() -> int:
 
 def _serve(stdin: BinaryIO, reporter: Reporter) -> Imported:
     settings = Settings.from_environment()
-    logs.configure(settings.log, settings.log_format)
+    logs.configure(settings.log or "warning", settings.log_format)
     request = decode_import_request(stdin.readline())
     threading.Thread(target=_watch, args=(stdin.fileno(),), daemon=True).start()
     # Only now, so that a bad request is answered at once.

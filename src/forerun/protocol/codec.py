@@ -13,12 +13,17 @@ T = TypeVar("T")
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """One message as JSON. Raises RequestError for text that is no Unicode (half a surrogate)."""
+    """One message as JSON.
+
+    Raises RequestError for text that is no Unicode (half a surrogate) and for endless nesting.
+    """
     try:
         return msgspec.json.encode(message)
     except UnicodeEncodeError as error:
         shown = ascii(error.object[error.start : error.end])
         raise RequestError(f"the text holds {shown}, which is not valid UTF-8") from None
+    except RecursionError:
+        raise RequestError("the message is nested too deeply; flatten it") from None
 
 
 def encode_line(message: msgspec.Struct) -> bytes:

@@ -1,6 +1,6 @@
 """What a runner answers: a stream of events that ends with exactly one `Done` or `Failed`."""
 
-from forerun.protocol.requests import Struct
+from forerun.protocol.requests import Struct, ToolCall
 
 
 class TopLogprob(Struct):
@@ -40,9 +40,14 @@ class Progress(Struct, tag="progress"):
 
 
 class Chunk(Struct, tag="chunk"):
-    """Text that is final: whole characters, no stop string, no part of one."""
+    """What is final: whole characters, no stop string or tag of a channel, no part of one.
 
+    Inside a chunk thinking comes first, then text, then calls. A call comes whole, once.
+    """
+
+    thinking: str = ""
     text: str = ""
+    tool_calls: list[ToolCall] = []
     tokens: list[int] = []
     logprobs: list[LogprobEntry] = []
 

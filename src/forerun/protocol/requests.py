@@ -16,7 +16,7 @@ class Struct(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
 
 
 class ToolCall(Struct):
-    """A call that the model made in an earlier turn."""
+    """A call that the model made, now or in an earlier turn."""
 
     name: str
     arguments: JsonValue = None  # an object, or a string that is not one

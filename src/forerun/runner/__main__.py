@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     try:
         settings = Settings.from_environment()
-        configure(settings.log, settings.log_format)
+        configure(settings.log or "warning", settings.log_format)
         listener = _listening(asked.socket)
     except ForerunError as error:
         return _failed(str(error))

@@ -104,13 +104,22 @@ class EventStream:
         return len(self._events) >= self._limits.events or self._size >= self._limits.size
 
 
+def _joins(chunk: Chunk, following: Chunk) -> bool:
+    """Whether the order of channels inside one chunk is that of both."""
+    if following.thinking and (chunk.text or chunk.tool_calls):
+        return False
+    return not (following.text and chunk.tool_calls)
+
+
 def _joined(events: list[Event]) -> list[Event]:
     joined: list[Event] = []
     for event in events:
         previous = joined[-1] if joined else None
-        if isinstance(event, Chunk) and isinstance(previous, Chunk):
+        if isinstance(event, Chunk) and isinstance(previous, Chunk) and _joins(previous, event):
             joined[-1] = Chunk(
+                thinking=previous.thinking + event.thinking,
                 text=previous.text + event.text,
+                tool_calls=previous.tool_calls + event.tool_calls,
                 tokens=previous.tokens + event.tokens,
                 logprobs=previous.logprobs + event.logprobs,
             )

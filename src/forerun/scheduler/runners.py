@@ -84,8 +84,13 @@ class RunnerProcess:
     @property
     def connection(self) -> Connection:
         """How to talk to the loaded model."""
+        return Connection(self.socket, self.last_error)
+
+    @property
+    def socket(self) -> Path:
+        """Where the process listens."""
         assert self._folder is not None, "load comes first"
-        return Connection(self._folder / SOCKET, self._last_error)
+        return self._folder / SOCKET
 
     @property
     def exited(self) -> bool:
@@ -124,7 +129,8 @@ class RunnerProcess:
             )
             return self._child, self.connection
 
-    def _last_error(self) -> str:
+    def last_error(self) -> str:
+        """What the process said last, waiting a moment for it to say it."""
         assert self._child is not None, "load comes first"
         return self._child.last_error()
 

@@ -11,6 +11,14 @@ from forerun.settings import VARIABLES, Settings
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("FORERUN_HOST", "a b"),
+        ("FORERUN_HOST", "localhost:70000"),
+        ("FORERUN_HOST", "https://elsewhere"),
+        ("FORERUN_KEEP_ALIVE", "soon"),
+        ("FORERUN_MAX_QUEUE", "-1"),
+        ("FORERUN_MAX_LOADED_MODELS", "0"),
+        ("FORERUN_GPU_OVERHEAD", "much"),
+        ("FORERUN_ORIGINS", "https://a/path,b"),
         ("FORERUN_CONTEXT_LENGTH", "3"),
         ("FORERUN_CONTEXT_LENGTH", "many"),
         ("FORERUN_DEVICE", "tpu"),
@@ -43,7 +51,14 @@ def test_no_variable_tunes_speculation() -> None:
 
 def test_a_child_sees_the_same_settings(tmp_path: Path) -> None:
     given = {
+        "FORERUN_HOST": "[::1]:8080",
         "FORERUN_MODELS": str(tmp_path),
+        "FORERUN_KEEP_ALIVE": "-1",
+        "FORERUN_MAX_QUEUE": "7",
+        "FORERUN_MAX_LOADED_MODELS": "2",
+        "FORERUN_GPU_OVERHEAD": "1GiB",
+        "FORERUN_API_KEY": "secret",
+        "FORERUN_ORIGINS": "https://a.example,app://b",
         "FORERUN_CONTEXT_LENGTH": "512",
         "FORERUN_DEVICE": "cuda:1",
         "FORERUN_THREADS": "3",

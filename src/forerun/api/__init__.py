@@ -1,0 +1,1 @@
+"""The server's HTTP: one folder a dialect, over one way to answer."""

@@ -1,0 +1,117 @@
+"""From a checked request to its events: lease, completion, log line and figures."""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from forerun.api.metrics import Metrics
+from forerun.api.services import Services
+from forerun.base.errors import CancelledError, ForerunError, one_line
+from forerun.base.logs import event, logger
+from forerun.protocol.events import Chunk, Done, Figures, Progress
+from forerun.protocol.requests import CompletionRequest
+from forerun.scheduler.runners import LoadOptions
+from forerun.scheduler.scheduler import Lease
+from forerun.store.names import ModelName
+
+log = logger(__name__)
+
+NO_MODEL = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A completion as any dialect asks for it."""
+
+    model: ModelName
+    request: CompletionRequest
+    load: LoadOptions = field(default_factory=LoadOptions)
+    keep_alive_s: float | None = None  # None: nothing is said
+
+
+async def answer(
+    services: Services, ask: Ask, leased: Callable[[Lease], None]
+) -> AsyncGenerator[Progress | Chunk | Done, None]:
+    """The events of one completion, the last one `Done`; every failure is raised.
+
+    Closing the generator cancels the request and gives the lease back. Every outcome is one line in
+    the log and counted.
+    """
+    told = _Told(services.metrics, str(ask.model))
+    try:
+        async with services.scheduler.lease(
+            ask.model, ask.load, keep_alive_s=ask.keep_alive_s
+        ) as lease:
+            leased(lease)
+            told.leased(lease)
+            async with aclosing(lease.connection.complete(ask.request)) as events:
+                async for each in events:
+                    lease.started()
+                    if isinstance(each, Done):
+                        told.done(each)
+                    yield each
+    except ForerunError as error:
+        told.failed(error)
+        raise
+    except BaseException:  # closed, or its task was cancelled
+        told.left()
+        raise
+
+
+class _Told:
+    """Tells the log and the metrics how one request ended, once."""
+
+    def __init__(self, metrics: Metrics, model: str) -> None:
+        self._metrics = metrics
+        self._model = model
+        self._label = NO_MODEL  # until there is such a model: callers do not make up labels
+        self._load_s = 0.0
+        self._ended = False
+
+    def leased(self, lease: Lease) -> None:
+        self._label, self._load_s = self._model, lease.load_s
+        if lease.load_s:
+            self._metrics.load_took(self._label, lease.load_s)
+
+    def done(self, done: Done) -> None:
+        self._ended = True
+        self._metrics.answered(self._label, done.reason, done.figures)
+        figures = done.figures
+        evaluated = figures.prompt_tokens - figures.cached_tokens
+        event(
+            log,
+            "request",
+            model=self._model,
+            reason=done.reason,
+            prompt_tokens=figures.prompt_tokens,
+            cached_tokens=figures.cached_tokens,
+            generated_tokens=figures.generated_tokens,
+            prompt_per_s=_speed(evaluated, figures.prompt_seconds),
+            generated_per_s=_speed(figures.generated_tokens, figures.generation_seconds),
+            first_token_s=figures.first_token_seconds,
+            load_s=self._load_s,
+            **_drafts(figures),
+        )
+
+    def failed(self, error: ForerunError) -> None:
+        if not self._ended:
+            self._ended = True
+            self._metrics.failed(self._label, error.status)
+            text = one_line(error)
+            event(log, "request failed", model=self._model, status=error.status, error=text)
+
+    def left(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._metrics.failed(self._label, CancelledError.status)
+            event(log, "request cancelled", model=self._model)
+
+
+def _drafts(figures: Figures) -> dict[str, int]:
+    if not figures.drafted_tokens:
+        return {}
+    return {"drafted_tokens": figures.drafted_tokens, "accepted_tokens": figures.accepted_tokens}
+
+
+def _speed(tokens: int, seconds: float) -> float:
+    return tokens / seconds if seconds > 0 else 0.0

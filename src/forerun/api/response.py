@@ -1,0 +1,189 @@
+"""One completion as an HTTP response: a stream or one object, in a dialect's words.
+
+Everything after the body was parsed happens inside the response, so that a client that goes away
+while its model loads, while its prompt is evaluated or while text comes cancels its request in the
+same way (05 HTP-5, 08 SCH-8).
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing, suppress
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from forerun.api.answers import Ask, answer
+from forerun.api.dialect import Dialect
+from forerun.api.services import Services
+from forerun.base.errors import CancelledError, ForerunError, internal
+from forerun.base.logs import logger
+from forerun.protocol.events import Chunk, Done, Progress
+
+log = logger(__name__)
+
+STALL_S = 30.0  # longest wait for a reader that takes nothing
+QUIET_S = 5.0  # longest silence before and between events of a stream
+JSON = "application/json"
+
+Event = Progress | Chunk | Done
+
+
+class AnswerResponse(Response):
+    """Errors that come before the first byte have a status; later ones end the stream."""
+
+    def __init__(
+        self,
+        services: Services,
+        ask: Ask,
+        dialect: Dialect,
+        *,
+        stream: bool,
+        quiet_s: float = QUIET_S,
+    ) -> None:
+        super().__init__()
+        self._services = services
+        self._ask = ask
+        self._dialect = dialect
+        self._stream = stream
+        self._quiet_s = quiet_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        work = self._send_stream(send) if self._stream else self._send_whole(send)
+        await until_gone(receive, work)
+
+    async def _send_whole(self, send: Send) -> None:
+        try:
+            async with aclosing(self._events()) as events:
+                chunk, done = await _gathered(events)
+        except ForerunError as error:
+            await _send(send, error.status, JSON, self._dialect.refusal(error))
+            return
+        await _send(send, 200, JSON, self._dialect.whole(chunk, done))
+
+    async def _send_stream(self, send: Send) -> None:
+        """The head goes out with the first event, or once there was silence long enough."""
+        begun = False
+        try:
+            async with aclosing(self._pieces()) as pieces:
+                async for piece in pieces:
+                    if not begun:
+                        begun = True
+                        await _start(send, 200, self._dialect.media_type)
+                    if piece:
+                        await _write(send, piece)
+        except ForerunError as error:
+            if not begun:
+                await _send(send, error.status, JSON, self._dialect.refusal(error))
+                return
+            if error.status != CancelledError.status:  # else nobody reads it
+                await _write(send, self._dialect.failed(error))
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        async with aclosing(with_silence_broken(self._events(), self._quiet_s)) as events:
+            async for event in events:
+                if event is None:
+                    yield self._dialect.quiet()
+                elif isinstance(event, Done):
+                    yield self._dialect.done(event)
+                else:
+                    yield self._dialect.event(event)
+
+    async def _events(self) -> AsyncGenerator[Event, None]:
+        """The border of a request: a bug of ours is logged here and told as an internal error."""
+        try:
+            async with aclosing(answer(self._services, self._ask, self._dialect.leased)) as events:
+                async for event in events:
+                    yield event
+        except ForerunError:
+            raise
+        except Exception as error:
+            log.exception("a request failed")
+            raise internal(error) from None
+
+
+async def until_gone(receive: Receive, work: Coroutine[None, None, None]) -> None:
+    """Run `work` to its end, or cancel it when the client goes away."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        task.cancel()
+        with suppress(asyncio.CancelledError, CancelledError, OSError):
+            await task
+
+
+async def with_silence_broken(
+    events: AsyncGenerator[Event, None], quiet_s: float
+) -> AsyncGenerator[Event | None, None]:
+    """`events`, and a None whenever there was none for `quiet_s`."""
+    coming: asyncio.Task[Event] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.ensure_future(anext(events))
+            done, _ = await asyncio.wait({coming}, timeout=quiet_s)
+            if not done:
+                yield None
+                continue
+            finished, coming = coming, None
+            try:
+                event = finished.result()
+            except StopAsyncIteration:
+                return
+            yield event
+    finally:
+        if coming is not None:
+            coming.cancel()
+            with suppress(asyncio.CancelledError, ForerunError, StopAsyncIteration):
+                await coming
+        await events.aclose()
+
+
+async def _gathered(events: AsyncIterator[Event]) -> tuple[Chunk, Done]:
+    chunks: list[Chunk] = []
+    async for event in events:
+        if isinstance(event, Done):
+            return merged(chunks), event
+        if isinstance(event, Chunk):
+            chunks.append(event)
+    raise AssertionError("an answer ends with Done or with an error")
+
+
+def merged(chunks: list[Chunk]) -> Chunk:
+    """All chunks of an answer as one."""
+    return Chunk(
+        thinking="".join(chunk.thinking for chunk in chunks),
+        text="".join(chunk.text for chunk in chunks),
+        tool_calls=[call for chunk in chunks for call in chunk.tool_calls],
+        tokens=[token for chunk in chunks for token in chunk.tokens],
+        logprobs=[entry for chunk in chunks for entry in chunk.logprobs],
+    )
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _send(send: Send, status: int, media_type: str, body: bytes) -> None:
+    await _start(send, status, media_type, len(body))
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _start(send: Send, status: int, media_type: str, length: int | None = None) -> None:
+    headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-cache")]
+    if length is not None:
+        headers.append((b"content-length", str(length).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+async def _write(send: Send, piece: bytes) -> None:
+    """Waits for a slow reader, but not for ever: it holds its model (05 DEC-8)."""
+    try:
+        async with asyncio.timeout(STALL_S):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except TimeoutError:
+        raise CancelledError("nobody reads the answer any more") from None

@@ -1,0 +1,121 @@
+"""The server's client of one runner's socket: many requests at once on one event loop.
+
+Requests are HTTP/1.0, so that a body ends where the connection does and nothing need be unpacked;
+whether an answer is whole is told by its last event and not by HTTP.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from forerun.base.errors import ForerunError, RunnerError, error_for
+from forerun.protocol.codec import decode, decode_event, encode
+from forerun.protocol.events import Chunk, Done, Embeddings, Failed, Progress, Text, Tokens
+from forerun.protocol.requests import (
+    CompletionRequest,
+    DetokenizeRequest,
+    EmbedRequest,
+    TokenizeRequest,
+)
+from forerun.protocol.status import RunnerStatus
+
+T = TypeVar("T")
+
+OK = 200
+MAX_LINE = 64 << 20  # of an answer: an event with its log-probabilities
+FIGURES_S = 1.0  # longest wait for fresh figures (08 RUN-5)
+
+
+class AsyncConnection:
+    """Each call opens a connection of its own; cancelling the call closes it."""
+
+    def __init__(self, path: Path, last_error: Callable[[], Awaitable[str]]) -> None:
+        """`last_error` tells what the process behind the socket said last, for messages."""
+        self._path = path
+        self._last_error = last_error
+
+    async def complete(
+        self, request: CompletionRequest
+    ) -> AsyncGenerator[Progress | Chunk | Done, None]:
+        """The events of a completion, the last one `Done`. A failure is raised.
+
+        Closing the generator disconnects, which cancels the request.
+        """
+        try:
+            async with self._exchange("POST", "/v1/completions", request) as reader:
+                while line := await reader.readline():
+                    event = decode_event(line)
+                    if isinstance(event, Failed):
+                        raise error_for(event.status, event.message)
+                    yield event
+                    if isinstance(event, Done):
+                        return
+        except OSError:
+            pass
+        raise await self._gone("the runner failed")
+
+    async def status(self) -> RunnerStatus:
+        """Raises RunnerError if it takes longer than `FIGURES_S`."""
+        try:
+            async with asyncio.timeout(FIGURES_S):
+                return await self._ask("GET", "/v1/status", None, RunnerStatus)
+        except TimeoutError:
+            raise RunnerError(f"the runner did not answer in {FIGURES_S:g} s") from None
+
+    async def tokenize(self, request: TokenizeRequest) -> list[int]:
+        return (await self._ask("POST", "/v1/tokenize", request, Tokens)).tokens
+
+    async def detokenize(self, tokens: list[int]) -> str:
+        request = DetokenizeRequest(tokens=tokens)
+        return (await self._ask("POST", "/v1/detokenize", request, Text)).text
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        return await self._ask("POST", "/v1/embed", request, Embeddings)
+
+    async def _ask(
+        self, method: str, target: str, message: msgspec.Struct | None, kind: type[T]
+    ) -> T:
+        try:
+            async with self._exchange(method, target, message) as reader:
+                body = await reader.read()
+        except OSError:
+            body = b""
+        if not body:
+            raise await self._gone("the runner failed")
+        return decode(body, kind)
+
+    @asynccontextmanager
+    async def _exchange(
+        self, method: str, target: str, message: msgspec.Struct | None
+    ) -> AsyncIterator[asyncio.StreamReader]:
+        """One request; its answer's body is left to read. An error status is raised."""
+        body = b"" if message is None else encode(message)
+        head = f"{method} {target} HTTP/1.0\r\nhost: runner\r\ncontent-length: {len(body)}\r\n\r\n"
+        reader, writer = await asyncio.open_unix_connection(str(self._path), limit=MAX_LINE)
+        try:
+            writer.write(head.encode() + body)
+            with suppress(ConnectionError):  # it may answer before it has read everything
+                await writer.drain()
+            status = await _status(reader)
+            if status != OK:
+                raise error_for(status, (await reader.read()).decode(errors="replace"))
+            yield reader
+        finally:
+            writer.close()
+
+    async def _gone(self, what: str) -> ForerunError:
+        return RunnerError(f"{what}: {await self._last_error()}")
+
+
+async def _status(reader: asyncio.StreamReader) -> int:
+    """The status of an answer, whose head is read. ConnectionError if there is none."""
+    first = await reader.readline()
+    while (await reader.readline()).strip():
+        pass
+    if not first:
+        raise ConnectionError("no answer")
+    return int(first.split()[1])

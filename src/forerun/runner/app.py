@@ -24,7 +24,7 @@ from forerun.base.errors import (
 from forerun.base.logs import logger
 from forerun.base.units import format_bytes
 from forerun.protocol.codec import decode, encode, encode_line
-from forerun.protocol.events import Done, Failed, Text, Tokens
+from forerun.protocol.events import Chunk, Done, Failed, Text, Tokens
 from forerun.protocol.requests import (
     CompletionRequest,
     DetokenizeRequest,
@@ -41,7 +41,7 @@ log = logger(__name__)
 
 REFRESH_S = 0.05  # longest wait for fresh memory figures (HTP-2)
 MAX_BODY_BYTES = 32_000_000  # of text, many times the largest context
-COALESCE_S = 0.015  # at most one write in this time, the first at once (DEC-8)
+COALESCE_S = 0.015  # at most one write of text in this time, the first at once (DEC-8)
 
 
 class Loading(Protocol):
@@ -146,7 +146,8 @@ async def _lines(stream: EventStream) -> AsyncIterator[bytes]:
             yield b"".join(encode_line(event) for event in events)
             if isinstance(events[-1], Done | Failed):
                 return
-            await asyncio.sleep(COALESCE_S)
+            if any(isinstance(event, Chunk) for event in events):  # no wait before the first token
+                await asyncio.sleep(COALESCE_S)
 
 
 async def _body(request: Request) -> bytes:

@@ -22,6 +22,7 @@ LOAD_STALL_S = 300.0  # without progress
 # default is 300 times this, and halves a core's work when anything else runs (decision 0008).
 SPIN = {"GOMP_SPINCOUNT": "1000"}
 
+MODULE = "forerun.runner"
 SOCKET = "socket"
 SOCKET_PATH_BYTES = 103  # macOS takes so many, Linux four more
 SHORT_FOLDER = "/tmp"
@@ -53,10 +54,13 @@ class RunnerProcess:
         settings: ChildSettings,
         *,
         options: LoadOptions | None = None,
+        module: str = MODULE,
     ) -> None:
+        """`module` is what the process runs, called as `forerun.runner` is."""
         self._name = name
         self._settings = settings
         self._options = options or LoadOptions()
+        self._module = module
         self._lock = threading.Lock()
         self._closed = False
         self._child: ChildProcess | None = None
@@ -123,7 +127,7 @@ class RunnerProcess:
             assert self._child is None, "a runner is loaded once"
             self._folder = _private_folder()
             self._child = ChildProcess(
-                "forerun.runner",
+                self._module,
                 [self._name, "--socket", str(self._folder / SOCKET), *self._options.arguments()],
                 environment={**SPIN, **self._settings.environment()},
             )

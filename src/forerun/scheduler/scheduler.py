@@ -14,7 +14,7 @@ from forerun.base.errors import BusyError
 from forerun.protocol.status import RunnerStatus
 from forerun.scheduler.async_connection import AsyncConnection
 from forerun.scheduler.importing import ChildSettings
-from forerun.scheduler.runners import LoadOptions, RunnerProcess
+from forerun.scheduler.runners import MODULE, LoadOptions, RunnerProcess
 from forerun.store.blobs import Digest
 from forerun.store.names import ModelName
 from forerun.store.store import Store
@@ -65,12 +65,18 @@ class Scheduler:
     """Made and used on one event loop; `close` ends every process."""
 
     def __init__(
-        self, store: Store, settings: ChildSettings, limits: SchedulerLimits | None = None
+        self,
+        store: Store,
+        settings: ChildSettings,
+        limits: SchedulerLimits | None = None,
+        *,
+        module: str = MODULE,
     ) -> None:
-        """`settings` are handed to the processes of the models."""
+        """`settings` are handed to the processes of the models, which run `module`."""
         self._store = store
         self._settings = settings
         self._limits = limits or SchedulerLimits()
+        self._module = module
         self._loading = asyncio.Lock()
         self._loaded: dict[Digest, _Loaded] = {}
         self._waiting = 0
@@ -110,7 +116,9 @@ class Scheduler:
                 loaded = self._loaded.get(model.digest)
                 fresh = loaded is None or loaded.process.exited
                 if loaded is None or loaded.process.exited:
-                    process = RunnerProcess(str(name), self._settings, options=options)
+                    process = RunnerProcess(
+                        str(name), self._settings, options=options, module=self._module
+                    )
                     status = await asyncio.to_thread(
                         process.load, report, stall_s=self._limits.load_stall_s
                     )

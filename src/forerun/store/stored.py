@@ -12,14 +12,14 @@ from forerun.base.shown import shown
 from forerun.store import manifest as kinds
 from forerun.store.blobs import Blobs, Digest
 from forerun.store.fields import Fields
-from forerun.store.headers import Header, read_header
+from forerun.store.headers import read_header
 from forerun.store.manifest import DraftConfig, Layer, Manifest, ModelConfig
 from forerun.store.messages import Message, decode_messages
 from forerun.store.names import ModelName
 from forerun.store.parameters import decode_parameters
+from forerun.store.tensors import LogicalTensor, logical_tensors
 
 _DRAFT_CONFIG = "draft/config.json"
-_QUANTISED_PARTS = ("scale", "bias", "global_scale")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +101,22 @@ class StoredModel:
             return ()
         return decode_messages(self.read(layers[0]), f"messages of {self.name}")
 
+    def target_tensors(self) -> Iterator[LogicalTensor]:
+        """What the target's tensors are, the draft's left out; no weight is read.
+
+        StoreError if a blob is missing or damaged.
+        """
+        draft = None if self.draft is None else self.draft.tensor_prefix
+        for layer in self.tensors:
+            if draft is None or not layer.name.startswith(draft):
+                yield from logical_tensors(read_header(self.file(layer), StoreError))
+
     def weights_summary(self) -> str:
         """How many of the target's tensors are stored as what: "int4 210, f32 61, int8 1".
 
         Reads the headers of all tensor blobs. StoreError if one is missing or damaged.
         """
-        draft = None if self.draft is None else self.draft.tensor_prefix
-        counts: Counter[str] = Counter()
-        for layer in self.tensors:
-            if draft is None or not layer.name.startswith(draft):
-                counts.update(_stored_types(read_header(self.file(layer), StoreError)))
+        counts = Counter(tensor.kind for tensor in self.target_tensors())
         ranked = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
         return ", ".join(f"{kind} {count}" for kind, count in ranked)
 
@@ -125,17 +131,6 @@ class StoredModel:
             raise StoreError(
                 f"{self.name}: blob {layer.blob.digest} is not UTF-8 text: {reason.reason}"
             ) from None
-
-
-def _stored_types(header: Header) -> Iterator[str]:
-    """The type of each tensor of a blob; what belongs to a quantised one counts with it (PLN-5)."""
-    names = {tensor.name for tensor in header.tensors}
-    for tensor in header.tensors:
-        owner, _, part = tensor.name.rpartition(".")
-        if part in _QUANTISED_PARTS and owner in names:
-            continue
-        packed = tensor.dtype == "U32"
-        yield header.metadata.get("quant_type", "u32") if packed else tensor.dtype.lower()
 
 
 def draft_architecture(config: JsonObject, where: str) -> str:

@@ -1,4 +1,4 @@
-"""One completion as an HTTP response: a stream or one object, in a dialect's words.
+"""An answer as an HTTP response: a stream or one object, in a dialect's words.
 
 Everything after the body was parsed happens inside the response, so that a client that goes away
 while its model loads, while its prompt is evaluated or while text comes cancels its request in the
@@ -6,8 +6,8 @@ same way (05 HTP-5, 08 SCH-8).
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing, contextmanager, suppress
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -22,7 +22,7 @@ from forerun.protocol.events import Chunk, Done, Progress
 log = logger(__name__)
 
 STALL_S = 30.0  # longest wait for a reader that takes nothing
-QUIET_S = 5.0  # longest silence before and between events of a stream
+QUIET_S = 5.0  # longest silence in a stream
 JSON = "application/json"
 
 Event = Progress | Chunk | Done
@@ -54,18 +54,20 @@ class AnswerResponse(Response):
 
     async def _send_whole(self, send: Send) -> None:
         try:
-            async with aclosing(self._events()) as events:
-                chunk, done = await _gathered(events)
+            with _border():
+                async with aclosing(self._events()) as events:
+                    body = self._dialect.whole(*await _gathered(events))
         except ForerunError as error:
             await _send(send, error.status, JSON, self._dialect.refusal(error))
             return
-        await _send(send, 200, JSON, self._dialect.whole(chunk, done))
+        await _send(send, 200, JSON, body)
 
     async def _send_stream(self, send: Send) -> None:
         """The head goes out with the first event, or once there was silence long enough."""
         begun = False
         try:
-            async with aclosing(self._pieces()) as pieces:
+            unbroken = with_silence_broken(self._pieces(), self._dialect.quiet, self._quiet_s)
+            async with aclosing(unbroken) as pieces:
                 async for piece in pieces:
                     if not begun:
                         begun = True
@@ -81,26 +83,53 @@ class AnswerResponse(Response):
         await send({"type": "http.response.body", "body": b""})
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
-        async with aclosing(with_silence_broken(self._events(), self._quiet_s)) as events:
-            async for event in events:
-                if event is None:
-                    yield self._dialect.quiet()
-                elif isinstance(event, Done):
-                    yield self._dialect.done(event)
-                else:
-                    yield self._dialect.event(event)
-
-    async def _events(self) -> AsyncGenerator[Event, None]:
-        """The border of a request: a bug of ours is logged here and told as an internal error."""
-        try:
-            async with aclosing(answer(self._services, self._ask, self._dialect.leased)) as events:
+        with _border():
+            async with aclosing(self._events()) as events:
                 async for event in events:
-                    yield event
-        except ForerunError:
-            raise
-        except Exception as error:
-            log.exception("a request failed")
-            raise internal(error) from None
+                    if isinstance(event, Done):
+                        yield self._dialect.done(event)
+                    else:
+                        yield self._dialect.event(event)
+
+    def _events(self) -> AsyncGenerator[Event, None]:
+        return answer(self._services, self._ask, self._dialect.leased)
+
+
+class WorkResponse(Response):
+    """One JSON body that takes its time; `work` is cancelled when the client goes away."""
+
+    def __init__(
+        self, work: Callable[[], Awaitable[bytes]], refusal: Callable[[ForerunError], bytes]
+    ) -> None:
+        """`refusal` is the body of an error."""
+        super().__init__()
+        self._work = work
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        await until_gone(receive, self._answer(send))
+
+    async def _answer(self, send: Send) -> None:
+        try:
+            with _border():
+                body = await self._work()
+        except ForerunError as error:
+            await _send(send, error.status, JSON, self._refusal(error))
+            return
+        await _send(send, 200, JSON, body)
+
+
+@contextmanager
+def _border() -> Iterator[None]:
+    """The border of a request: a bug of ours is logged here and told as an internal error."""
+    try:
+        yield
+    except ForerunError:
+        raise
+    except Exception as error:
+        log.exception("a request failed")
+        raise internal(error) from None
 
 
 async def until_gone(receive: Receive, work: Coroutine[None, None, None]) -> None:
@@ -117,29 +146,33 @@ async def until_gone(receive: Receive, work: Coroutine[None, None, None]) -> Non
 
 
 async def with_silence_broken(
-    events: AsyncGenerator[Event, None], quiet_s: float
-) -> AsyncGenerator[Event | None, None]:
-    """`events`, and a None whenever there was none for `quiet_s`."""
-    coming: asyncio.Task[Event] | None = None
+    pieces: AsyncGenerator[bytes, None], quiet: Callable[[], bytes], quiet_s: float
+) -> AsyncGenerator[bytes, None]:
+    """`pieces`, and what `quiet` says whenever there were no bytes for `quiet_s` (E19)."""
+    loop = asyncio.get_running_loop()
+    spoken = loop.time()
+    coming: asyncio.Task[bytes] | None = None
     try:
         while True:
-            coming = coming or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait({coming}, timeout=quiet_s)
+            coming = coming or asyncio.ensure_future(anext(pieces))
+            done, _ = await asyncio.wait({coming}, timeout=spoken + quiet_s - loop.time())
             if not done:
-                yield None
+                yield quiet()
+                spoken = loop.time()
                 continue
             finished, coming = coming, None
             try:
-                event = finished.result()
+                piece = finished.result()
             except StopAsyncIteration:
                 return
-            yield event
+            yield piece
+            spoken = loop.time() if piece else spoken
     finally:
         if coming is not None:
             coming.cancel()
             with suppress(asyncio.CancelledError, ForerunError, StopAsyncIteration):
                 await coming
-        await events.aclose()
+        await pieces.aclose()
 
 
 async def _gathered(events: AsyncIterator[Event]) -> tuple[Chunk, Done]:

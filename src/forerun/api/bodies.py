@@ -1,6 +1,7 @@
 """Reading what a client sent: bounded, checked against a type, the field at fault named."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import TypeVar
 
@@ -8,11 +9,15 @@ import msgspec
 from starlette.requests import Request
 
 from forerun.base.errors import RequestError, TooLargeError
+from forerun.base.logs import logger
+from forerun.base.shown import shown
 from forerun.base.units import format_bytes
 from forerun.protocol.codec import decode
 
 MAX_BODY_BYTES = 32_000_000  # of text, many times the largest context
 STALL_S = 30.0  # longest wait for the next piece of a body
+
+log = logger(__name__)
 
 T = TypeVar("T", bound="WireStruct")
 
@@ -26,8 +31,18 @@ class WireStruct(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 async def read_body(request: Request, kind: type[T]) -> T:
     """The request's JSON as a `kind`. RequestError for what is no such thing."""
-    data = await read_bytes(request)
-    return decode(data or b"{}", kind)
+    data = await read_bytes(request) or b"{}"
+    body = decode(data, kind)
+    if log.isEnabledFor(logging.DEBUG):
+        _name_unknown_fields(data, kind)
+    return body
+
+
+def _name_unknown_fields(data: bytes, kind: type[WireStruct]) -> None:
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    strange = sorted(set(msgspec.json.decode(data, type=dict[str, msgspec.Raw])) - known)
+    if strange:
+        log.debug("%s: unknown fields ignored: %s", kind.__name__, ", ".join(map(shown, strange)))
 
 
 async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:

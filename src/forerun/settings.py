@@ -14,7 +14,7 @@ from forerun.base.units import parse_duration, parse_keep_alive, parse_size
 
 T = TypeVar("T")
 
-_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]*")
+_ORIGIN = re.compile(r"\*|null|[a-z][a-z0-9+.-]*://[^/\s]*")
 
 VARIABLES = {
     "FORERUN_HOST": "address of the server (default 127.0.0.1:11435)",
@@ -75,7 +75,9 @@ class Settings:
             max_loaded_models=read("FORERUN_MAX_LOADED_MODELS", _at_least(1), None, "1 or more"),
             gpu_overhead=read("FORERUN_GPU_OVERHEAD", parse_size, 0, "a size such as 1GiB"),
             api_key=read("FORERUN_API_KEY", str, None, ""),
-            origins=read("FORERUN_ORIGINS", _origins, (), "origins such as https://app.example"),
+            origins=read(
+                "FORERUN_ORIGINS", _origins, (), "origins such as https://app.example, app://* or *"
+            ),
             models=read("FORERUN_MODELS", _folder, Path.home() / ".forerun", "a folder"),
             context_length=read("FORERUN_CONTEXT_LENGTH", _at_least(4), None, "4 or more"),
             device=read("FORERUN_DEVICE", _device, None, "cpu, cuda, cuda:N or mps"),

@@ -1,18 +1,25 @@
 """Errors in the words of the dialect that a path belongs to (08 API-14, OAI-6)."""
 
+import json
+from collections.abc import Mapping
+
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
-from forerun.base.errors import CancelledError, ForerunError, NotFoundError, internal, one_line
+from forerun.base.errors import CancelledError, ForerunError, NotFoundError, one_line
 from forerun.base.json_types import JsonObject
-from forerun.base.logs import logger
-from forerun.store.manifest import encode_json
-
-log = logger(__name__)
+from forerun.base.shown import shown
 
 OPENAI_PREFIX = "/v1/"
+
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "invalid_request_error",
+}
 
 
 def native_error(error: ForerunError) -> JsonObject:
@@ -20,22 +27,32 @@ def native_error(error: ForerunError) -> JsonObject:
     return {"error": one_line(error)}
 
 
-def openai_error(error: ForerunError) -> JsonObject:
+def openai_error(error: ForerunError, status: int | None = None) -> JsonObject:
     """The object that OpenAI's clients turn into an exception."""
-    kinds = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
     described: JsonObject = {
         "message": one_line(error),
-        "type": kinds.get(error.status, "api_error"),
+        "type": _OPENAI_TYPES.get(status or error.status, "api_error"),
         "param": None,
         "code": "model_not_found" if isinstance(error, NotFoundError) else None,
     }
     return {"error": described}
 
 
-def error_response(path: str, error: ForerunError, status: int | None = None) -> Response:
+def error_response(
+    path: str,
+    error: ForerunError,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
     """`status` where HTTP has a better one than the error itself."""
-    body = openai_error(error) if path.startswith(OPENAI_PREFIX) else native_error(error)
-    return Response(encode_json(body), status or error.status, media_type="application/json")
+    openai = path.startswith(OPENAI_PREFIX)
+    body = openai_error(error, status) if openai else native_error(error)
+    return Response(json.dumps(body), status or error.status, headers, "application/json")
+
+
+def unexpected(error: BaseException) -> ForerunError:
+    """What a caller is told of a bug of ours, whose text may name files of this machine."""
+    return ForerunError(f"internal error: {type(error).__name__}; the server's log says more")
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -45,13 +62,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), error
-    what = f"{request.method} {request.url.path} is not offered here"
-    return error_response(request.url.path, ForerunError(what), error.status_code)
-
-
-async def _broken(request: Request, error: Exception) -> Response:
-    log.error("%s failed", request.url.path, exc_info=error)
-    return error_response(request.url.path, internal(error))
+    path = request.url.path
+    refusal = ForerunError(f"{request.method} {shown(path)} is not offered here")
+    return error_response(path, refusal, error.status_code, error.headers)
 
 
 async def _left(request: Request, _error: Exception) -> Response:
@@ -63,5 +76,4 @@ HANDLERS: dict[type[Exception] | int, ExceptionHandler] = {
     ForerunError: _refused,
     HTTPException: _no_route,
     ClientDisconnect: _left,
-    Exception: _broken,
 }

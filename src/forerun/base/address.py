@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 DEFAULT_PORT = 11435
 LOCAL_NAMES = ("localhost",)
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 _WRITTEN = re.compile(r"(?:http://)?(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]*)(?::(\d{1,5}))?/?")
 
@@ -34,6 +35,11 @@ class Address:
     def is_loopback(self) -> bool:
         """Whether only this machine reaches it."""
         return is_loopback(self.host)
+
+    @property
+    def contact(self) -> "Address":
+        """What a client on this machine connects to: a server may listen at all addresses."""
+        return Address(ANYWHERE.get(self.host, self.host), self.port)
 
     @property
     def url(self) -> str:

@@ -19,6 +19,12 @@ class RequestError(ForerunError):
     status = 400
 
 
+class TooLargeError(RequestError):
+    """More bytes than a request may have."""
+
+    status = 413
+
+
 class NotFoundError(ForerunError):
     """A model, blob or file that is not there."""
 

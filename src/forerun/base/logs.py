@@ -44,6 +44,14 @@ def configure(level: str, form: str = "text") -> None:
     root.propagate = False
 
 
+def adopt(name: str, level: str) -> None:
+    """Send another library's logs where ours go, in our format. After `configure`."""
+    theirs = logging.getLogger(name)
+    theirs.handlers[:] = logging.getLogger(ROOT).handlers
+    theirs.setLevel(level.upper())
+    theirs.propagate = False
+
+
 def logger(name: str) -> logging.Logger:
     """The logger of a module; pass `__name__`."""
     return logging.getLogger(name)

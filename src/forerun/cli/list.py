@@ -50,8 +50,13 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def ago(seconds: float) -> str:
-    """ "3 hours ago", in the largest unit that counts to two."""
+    """ "3 hours ago"."""
+    return "just now" if seconds < 10 else f"{spoken(seconds)} ago"
+
+
+def spoken(seconds: float) -> str:
+    """ "3 hours", in the largest unit that counts to two."""
     for least, unit_s, unit in _STEPS:
         if seconds >= least:
-            return f"{seconds / unit_s:.0f} {unit} ago"
-    return "just now" if seconds < 10 else f"{seconds:.0f} seconds ago"
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -16,6 +16,9 @@ from forerun.settings import Settings
 # name -> what it does; the file of the command is imported when it is run, or its help is asked for
 COMMANDS = {
     "run": "Chat with a model, or answer one prompt.",
+    "serve": "Answer clients of Ollama's and OpenAI's APIs.",
+    "ps": "List the models that a server has loaded.",
+    "stop": "Unload a model from the server.",
     "pull": "Fetch a model.",
     "create": "Make a model from a Modelfile.",
     "list": "List the models that are here.",

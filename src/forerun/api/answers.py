@@ -64,7 +64,7 @@ async def answer(
     the log and counted.
     """
     if ask.request is None:
-        yield await _hold(services, ask, leased)
+        yield await hold(services, ask, leased)
         return
     async with _leased(services, ask) as (lease, told):
         leased(lease)
@@ -86,7 +86,7 @@ async def embed(services: Services, ask: EmbedAsk) -> Embedded:
         return Embedded(found.vectors, found.prompt_tokens, lease.load_s)
 
 
-async def _hold(services: Services, ask: Ask, leased: Callable[[Lease], None]) -> Done:
+async def hold(services: Services, ask: Ask, leased: Callable[[Lease], None]) -> Done:
     """Load a model or unload it, answering nothing (08 API-6).
 
     The lease is over when the answer goes out, so that who asks next sees the model's new time.

@@ -14,8 +14,9 @@ from starlette.types import Receive, Scope, Send
 
 from forerun.api.answers import Ask, answer
 from forerun.api.dialect import Dialect
+from forerun.api.errors import unexpected
 from forerun.api.services import Services
-from forerun.base.errors import CancelledError, ForerunError, internal
+from forerun.base.errors import CancelledError, ForerunError
 from forerun.base.logs import logger
 from forerun.protocol.events import Chunk, Done, Progress
 
@@ -129,7 +130,7 @@ def _border() -> Iterator[None]:
         raise
     except Exception as error:
         log.exception("a request failed")
-        raise internal(error) from None
+        raise unexpected(error) from None
 
 
 async def until_gone(receive: Receive, work: Coroutine[None, None, None]) -> None:

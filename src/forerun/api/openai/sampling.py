@@ -61,6 +61,12 @@ def read_effort(effort: object, field: str = "reasoning_effort") -> bool | str |
     return think
 
 
+def check_single(field: str, count: int | None) -> None:
+    """RequestError where more than one answer is asked for."""
+    if count not in (None, 1):
+        raise RequestError(f"{field} is {count}; it must be 1: ask again for another answer")
+
+
 def _count(name: str, value: object) -> int:
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
     if not 0 <= number <= INT64_MAX or number % 1:

@@ -5,6 +5,7 @@ whether an answer is whole is told by its last event and not by HTTP.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from forerun.base.errors import ForerunError, RunnerError, error_for
+from forerun.base.errors import ForerunError, RequestError, RunnerError, error_for
 from forerun.protocol.codec import decode, decode_event, encode
 from forerun.protocol.events import Chunk, Done, Embeddings, Failed, Progress, Text, Tokens
 from forerun.protocol.requests import (
@@ -28,6 +29,8 @@ T = TypeVar("T")
 OK = 200
 MAX_LINE = 64 << 20  # of an answer: an event with its log-probabilities
 FIGURES_S = 1.0  # longest wait for fresh figures (08 RUN-5)
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 
 class AsyncConnection:
@@ -47,8 +50,8 @@ class AsyncConnection:
         """
         try:
             async with self._exchange("POST", "/v1/completions", request) as reader:
-                while line := await reader.readline():
-                    event = decode_event(line)
+                while line := await _line(reader):
+                    event = _understood(decode_event, line)
                     if isinstance(event, Failed):
                         raise error_for(event.status, event.message)
                     yield event
@@ -58,13 +61,13 @@ class AsyncConnection:
             pass
         raise await self._gone("the runner failed")
 
-    async def status(self) -> RunnerStatus:
-        """Raises RunnerError if it takes longer than `FIGURES_S`."""
+    async def status(self, timeout_s: float = FIGURES_S) -> RunnerStatus:
+        """Raises RunnerError if it takes longer than `timeout_s`."""
         try:
-            async with asyncio.timeout(FIGURES_S):
+            async with asyncio.timeout(timeout_s):
                 return await self._ask("GET", "/v1/status", None, RunnerStatus)
         except TimeoutError:
-            raise RunnerError(f"the runner did not answer in {FIGURES_S:g} s") from None
+            raise RunnerError(f"the runner did not answer in {timeout_s:g} s") from None
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
         return (await self._ask("POST", "/v1/tokenize", request, Tokens)).tokens
@@ -81,12 +84,10 @@ class AsyncConnection:
     ) -> T:
         try:
             async with self._exchange(method, target, message) as reader:
-                body = await reader.read()
+                return _understood(lambda body: decode(body, kind), await reader.read())
         except OSError:
-            body = b""
-        if not body:
-            raise await self._gone("the runner failed")
-        return decode(body, kind)
+            pass
+        raise await self._gone("the runner failed")
 
     @asynccontextmanager
     async def _exchange(
@@ -113,9 +114,29 @@ class AsyncConnection:
 
 async def _status(reader: asyncio.StreamReader) -> int:
     """The status of an answer, whose head is read. ConnectionError if there is none."""
-    first = await reader.readline()
-    while (await reader.readline()).strip():
+    first = await _line(reader)
+    while (await _line(reader)).strip():
         pass
-    if not first:
+    found = _STATUS_LINE.match(first)
+    if found is None:
         raise ConnectionError("no answer")
-    return int(first.split()[1])
+    return int(found[1])
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """A whole line, b"" at the end. ConnectionError if it breaks off or does not end."""
+    try:
+        line = await reader.readline()
+    except ValueError:  # what asyncio raises at its limit
+        raise ConnectionError("a line is too long") from None
+    if line and not line.endswith(b"\n"):
+        raise ConnectionError("a line breaks off")
+    return line
+
+
+def _understood(read: Callable[[bytes], T], data: bytes) -> T:
+    """A message of the runner. What is none is no mistake of whoever asked: ConnectionError."""
+    try:
+        return read(data)
+    except RequestError:
+        raise ConnectionError("an answer is not understood") from None

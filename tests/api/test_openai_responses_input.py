@@ -220,8 +220,8 @@ def test_the_form_of_the_text_is_the_runners_to_refuse():
         ({"max_output_tokens": -1}, "max_output_tokens is -1"),
         ({"max_output_tokens": "many"}, "max_output_tokens is 'many'"),
         ({"temperature": "hot"}, "temperature"),
-        ({"text": {"format": {"type": "xml"}}}, "'xml'"),
-        ({"text": {"format": {"type": "json_schema"}}}, "with a schema"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type is 'xml'"),
+        ({"text": {"format": {"type": "json_schema"}}}, "lacks its schema"),
         ({"tool_choice": "some"}, "tool_choice"),
     ],
 )

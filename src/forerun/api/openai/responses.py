@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from forerun.api.answers import Ask
 from forerun.api.bodies import read_body
+from forerun.api.openai.formats import format_of
 from forerun.api.openai.responses_dialect import ResponsesDialect
 from forerun.api.openai.responses_input import NOTHING_STORED, read_input
 from forerun.api.openai.responses_wire import ResponsesRequest, TextFormat, Tool
@@ -82,13 +83,6 @@ def _tool(tool: Tool) -> dict[str, JsonValue]:
 
 
 def _format(form: TextFormat | None) -> JsonValue:
-    if form is None or form.type in (None, "text"):
+    if form is None or form.type is None:
         return None
-    if form.type == "json_object":
-        return "json"
-    if form.type == "json_schema" and form.schema is not None:
-        return form.schema
-    raise RequestError(
-        f"text.format is of type {shown(form.type)}; it must be text, json_object, or json_schema "
-        "with a schema"
-    )
+    return format_of(form.type, form.schema, "text.format")

@@ -88,7 +88,7 @@ def folder_source(
     )
     checkpoint = FolderCheckpoint(
         config=inventory.config,
-        files={file.name: file.read_bytes() for file in inventory.json_files},
+        files={name: file.read_bytes() for name, file in inventory.json_files.items()},
         plans=plans,
         tensors=inventory.tensors,
     )

@@ -18,7 +18,14 @@ from forerun.base.errors import ImportFailedError, NotFoundError, RequestError, 
 from forerun.base.shown import shown
 from forerun.store.blobs import CHUNK_BYTES, Progress
 from forerun.store.catalogue import HubSource
-from forerun.store.inventory import CHAT_TEMPLATE, CONFIG, INDEX, read_index, unindexed_weights
+from forerun.store.inventory import (
+    CHAT_TEMPLATE,
+    CONFIG,
+    INDEX,
+    is_pooling_config,
+    read_index,
+    unindexed_weights,
+)
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
@@ -113,11 +120,14 @@ def fetch_repository(
 def select(names: Iterable[str], index: Mapping[str, str] | None) -> list[str]:
     """The files that a model needs among a repository's, by name alone.
 
-    `index` is the content of the shard index, None if there is none. Only files at the top count.
+    `index` is the content of the shard index, None if there is none. Only files at the top count,
+    and the file that says how embeddings are pooled.
     """
+    names = list(names)
     plain = [name for name in names if _PLAIN.fullmatch(name)]
     texts = {name for name in plain if name.endswith(".json") or name in _TEXTS}
     texts -= {name for name in texts if name.endswith(".index.json") and name != INDEX}
+    texts |= {name for name in names if is_pooling_config(name)}
     weights = unindexed_weights(plain) if index is None else set(index.values())
     return sorted(texts) + sorted(weights)
 
@@ -126,7 +136,7 @@ def _checked(
     repository: Repository, names: Sequence[str], files: Mapping[str, HubFile]
 ) -> Sequence[str]:
     for name in names:
-        if name not in files or not _PLAIN.fullmatch(name):
+        if name not in files or not (_PLAIN.fullmatch(name) or is_pooling_config(name)):
             raise RequestError(
                 f"hf.co/{repository.name} is incomplete: it has no {shown(name)}, which its own "
                 f"index asks for"
@@ -152,7 +162,8 @@ def _fetch(
         return
     partial = folder / _PARTIAL / file.name
     with _writing(partial):
-        partial.parent.mkdir(exist_ok=True)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(exist_ok=True)
         with _Reporting(partial, report) as growing:
             with _asking(repository.name):
                 _download(repository, file, growing)

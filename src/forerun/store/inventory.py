@@ -1,5 +1,6 @@
 """What a folder of safetensors holds: config, configuration files, tensors (spec 07 INV)."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ CONFIG: Final = "config.json"
 INDEX: Final = "model.safetensors.index.json"
 CHAT_TEMPLATE: Final = "chat_template.jinja"
 _WHOLE: Final = "model.safetensors"
+_POOLING: Final = re.compile(r"[0-9]+_Pooling/config\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Inventory:
     config: JsonObject
     tensors: dict[str, TensorEntry]
     metadata: dict[Path, dict[str, str]]  # of each weight file
-    json_files: tuple[Path, ...]  # all but shard indexes, config.json among them (CFG-1)
+    json_files: dict[str, Path]  # all but shard indexes, config.json among them (CFG-1)
     chat_template: Path | None
 
 
@@ -52,7 +54,7 @@ def read_inventory(folder: Path) -> Inventory:
         config=config,
         tensors=tensors,
         metadata=metadata,
-        json_files=tuple(_json_files(folder)),
+        json_files=_json_files(folder),
         chat_template=template if template.is_file() else None,
     )
 
@@ -71,6 +73,11 @@ def unindexed_weights(names: Iterable[str]) -> list[str]:
 def is_index(name: str) -> bool:
     """Whether a file says where shards' tensors are; of no use once they are imported."""
     return name.endswith(".index.json")
+
+
+def is_pooling_config(name: str) -> bool:
+    """Whether a file says how sentence-transformers pools; the one file of a subfolder (API-13)."""
+    return _POOLING.fullmatch(name) is not None
 
 
 def _read_fields(path: Path, *, unique: bool = False) -> Fields:
@@ -142,5 +149,9 @@ def _unindexed(folder: Path) -> tuple[dict[str, TensorEntry], dict[Path, dict[st
     return tensors, metadata
 
 
-def _json_files(folder: Path) -> list[Path]:
-    return sorted(f for f in folder.glob("*.json") if f.is_file() and not is_index(f.name))
+def _json_files(folder: Path) -> dict[str, Path]:
+    """By name below the folder."""
+    files = {file.name: file for file in folder.glob("*.json") if not is_index(file.name)}
+    pooling = {file.relative_to(folder).as_posix(): file for file in folder.glob("*/config.json")}
+    files |= {name: file for name, file in pooling.items() if is_pooling_config(name)}
+    return {name: file for name, file in sorted(files.items()) if file.is_file()}

@@ -26,6 +26,7 @@ from forerun.store.inventory import INDEX, read_inventory
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHARD = "model-00001-of-00001.safetensors"
+POOLING = "1_Pooling/config.json"
 CLIENT = Path(__file__).with_name("hub_client.py")
 SOURCES = Path(fetch_repository.__code__.co_filename).parents[2]
 
@@ -68,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, *, body: bool) -> None:
         path = self.path.split("?")[0]
         self.hub.tokens[self.headers["Host"]] = self.headers["Authorization"]
-        name = path.rsplit("/", 1)[-1]
+        name = path.partition(f"/resolve/{COMMIT}/")[2] or path.rsplit("/", 1)[-1]
         if path.startswith("/api/models/"):
             self._page()
         elif path.startswith("/bulk/"):
@@ -142,6 +143,7 @@ def hub() -> Iterator[Hub]:
         "pytorch_model.bin": b"\x80pickle",
         "modeling.py": b"raise SystemExit",
         "onnx/config.json": b"{}",
+        POOLING: b'{"pooling_mode_lasttoken": true}',
     }
     hub = Hub(files)
     handler = type("OfThisHub", (Handler,), {"hub": hub})
@@ -187,8 +189,10 @@ def test_a_repository_is_fetched_without_pickles_and_code(hub: Hub, tmp_path: Pa
     outcome = _pull(hub, folder)
     assert outcome["commit"] == COMMIT
     assert outcome["key"] == f"o--n--{COMMIT}"
-    names = {file.name for file in folder.iterdir() if file.is_file()}
-    assert names == {"config.json", "tokenizer.json", INDEX, SHARD}
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    names = {file.relative_to(folder).as_posix() for file in files}
+    assert names == {"config.json", "tokenizer.json", INDEX, SHARD, POOLING}
+    assert (folder / POOLING).read_bytes() == hub.files[POOLING], "API-13"
     assert list(read_inventory(folder).tensors) == ["w"]
     total = sum(len(hub.files[name]) for name in names)
     heard = outcome["heard"]
@@ -313,6 +317,17 @@ def test_a_name_that_the_hub_cannot_have_is_refused(name: str) -> None:
             None,
             [],
         ),
+        (
+            [
+                "config.json",
+                "1_Pooling/config.json",
+                "2_Dense/config.json",
+                "x1_Pooling/config.json",
+            ],
+            None,
+            ["1_Pooling/config.json", "config.json"],
+        ),
+        (["../1_Pooling/config.json", "a/1_Pooling/config.json", "1_Pooling/x.json"], None, []),
         (["model.py", "model.safetensors.py", "config.json.pkl", "model.pickle"], None, []),
     ],
 )

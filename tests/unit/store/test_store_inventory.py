@@ -159,9 +159,20 @@ def test_a_folder_is_read_once_and_whole(tmp_path: Path) -> None:
     assert inventory.config == {"architectures": ["Foo"]}
     assert sorted(inventory.tensors) == ["a", "b", "c"]
     assert inventory.tensors["c"].file == folder / "model-2.safetensors"
-    assert [file.name for file in inventory.json_files] == ["config.json", "tokenizer.json"]
+    assert list(inventory.json_files) == ["config.json", "tokenizer.json"]
     assert inventory.chat_template == folder / "chat_template.jinja"
     assert set(inventory.metadata) == {folder / name for name in files}
+
+
+def test_how_embeddings_are_pooled_is_part_of_a_model(tmp_path: Path) -> None:
+    """API-13: of all subfolders, sentence-transformers' Pooling folders alone are read."""
+    folder = _folder(tmp_path, {"model.safetensors": ["a"]})
+    for name in ("modules.json", "1_Pooling/config.json", "onnx/config.json", "1_Pooling/x.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}")
+    files = read_inventory(folder).json_files
+    assert list(files) == ["1_Pooling/config.json", "config.json", "modules.json"]
+    assert files["1_Pooling/config.json"] == folder / "1_Pooling" / "config.json"
 
 
 def test_without_an_index_the_model_files_are_read(tmp_path: Path) -> None:

@@ -57,6 +57,17 @@ class ChildProcess:
     def exited(self) -> bool:
         return self._process.poll() is not None
 
+    def killed(self, wait_s: float = 1.0) -> bool:
+        """Whether a signal ends it within `wait_s`, such as that of a system without memory."""
+        try:
+            return self._process.wait(wait_s) < 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    def wait(self) -> None:
+        """Until the child has ended and is reaped. May come from any thread."""
+        self._process.wait()
+
     def send(self, line: bytes) -> None:
         """Write to the child's standard input. Raises RunnerError if it no longer reads."""
         try:

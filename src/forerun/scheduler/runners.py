@@ -1,5 +1,6 @@
 """A runner process: loaded, asked and closed by whoever started it (spec 08 RUN-4, RUN-6..9)."""
 
+import asyncio
 import os
 import shutil
 import tempfile
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from forerun.base.errors import LoadError, RunnerError
 from forerun.protocol.status import RunnerStatus
+from forerun.scheduler.async_connection import AsyncConnection
 from forerun.scheduler.connection import Connection
 from forerun.scheduler.importing import ChildSettings
 from forerun.scheduler.process import ChildProcess
@@ -21,6 +23,9 @@ LOAD_STALL_S = 300.0  # without progress
 # How long a thread of PyTorch's team waits in a loop before it sleeps, in turns of that loop. The
 # default is 300 times this, and halves a core's work when anything else runs (decision 0008).
 SPIN = {"GOMP_SPINCOUNT": "1000"}
+
+# CUDA's own order is by speed; the scheduler counts GPUs as their driver does.
+GPU_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 MODULE = "forerun.runner"
 SOCKET = "socket"
@@ -63,6 +68,7 @@ class RunnerProcess:
         self._module = module
         self._lock = threading.Lock()
         self._closed = False
+        self._cut = False  # closed while it ran
         self._child: ChildProcess | None = None
         self._folder: Path | None = None
 
@@ -91,6 +97,15 @@ class RunnerProcess:
         return Connection(self.socket, self.last_error)
 
     @property
+    def async_connection(self) -> AsyncConnection:
+        """The same for callers on an event loop."""
+
+        async def last_error() -> str:
+            return await asyncio.to_thread(self.last_error)
+
+        return AsyncConnection(self.socket, last_error)
+
+    @property
     def socket(self) -> Path:
         """Where the process listens."""
         assert self._folder is not None, "load comes first"
@@ -100,6 +115,21 @@ class RunnerProcess:
     def exited(self) -> bool:
         return self._child is not None and self._child.exited
 
+    def killed(self) -> bool:
+        """Whether a signal that is not ours has ended it, or does so in a moment."""
+        return self._child is not None and not self._cut and self._child.killed()
+
+    def when_ended(self, call: Callable[[], None]) -> None:
+        """`call` in a thread of its own once the process has ended, however that happens."""
+        assert self._child is not None, "load comes first"
+        child = self._child
+
+        def wait() -> None:
+            child.wait()
+            call()
+
+        threading.Thread(target=wait, daemon=True).start()
+
     @property
     def pid(self) -> int:
         assert self._child is not None, "load comes first"
@@ -108,9 +138,11 @@ class RunnerProcess:
     def close(self) -> None:
         """Kill the process and wait until it is gone: the next load may begin at once."""
         with self._lock:
-            self._closed = True
             if self._child is not None:
+                if not self._closed:
+                    self._cut = not self._child.exited
                 self._child.close()
+            self._closed = True
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -129,14 +161,14 @@ class RunnerProcess:
             self._child = ChildProcess(
                 self._module,
                 [self._name, "--socket", str(self._folder / SOCKET), *self._options.arguments()],
-                environment={**SPIN, **self._settings.environment()},
+                environment={**SPIN, **GPU_ORDER, **self._settings.environment()},
             )
             return self._child, self.connection
 
     def last_error(self) -> str:
-        """What the process said last, waiting a moment for it to say it."""
+        """Why the process ended: what it said last, waiting a moment for it to say it."""
         assert self._child is not None, "load comes first"
-        return self._child.last_error()
+        return "it was unloaded" if self._cut else self._child.last_error()
 
 
 def _private_folder() -> Path:

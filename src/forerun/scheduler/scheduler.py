@@ -1,64 +1,30 @@
 """Which models are loaded: loads on demand, leases to requests, unloads when idle (spec 08 SCH).
 
 Everything here runs on one event loop, so between two awaits nothing changes; starting, loading
-and killing processes happen in threads.
+and killing processes happen in threads. `residency` holds what is loaded, `loader` is the queue of
+loads, `room` decides where a model goes and who has to leave for it.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 from forerun.base.errors import BusyError
-from forerun.protocol.status import RunnerStatus
-from forerun.scheduler.async_connection import AsyncConnection
+from forerun.scheduler.devices import Devices, SystemDevices
 from forerun.scheduler.importing import ChildSettings
+from forerun.scheduler.lease import Lease, Report, Resident, SchedulerLimits, Turns
+from forerun.scheduler.load_job import Waiter
+from forerun.scheduler.loaded import LoadedRunner, RunnerFactory
+from forerun.scheduler.loader import ENDING, Loader
+from forerun.scheduler.residency import Residency
 from forerun.scheduler.runners import MODULE, LoadOptions, RunnerProcess
 from forerun.store.blobs import Digest
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
 
-Report = Callable[[RunnerStatus], None]
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """What the scheduler is told by its composition root."""
-
-    keep_alive_s: float = 300.0  # of a model whose requests do not say; infinite: for ever
-    max_queue: int = 512  # requests without a turn
-    max_loaded: int | None = None
-    load_stall_s: float = 300.0  # longest load without progress
-    gpu_overhead: int = 0  # bytes kept free on each GPU
-
-
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """A loaded model, as `ps` shows it. `expires_at` is seconds since the epoch, None: never."""
-
-    name: ModelName
-    model: StoredModel
-    status: RunnerStatus
-    expires_at: float | None
-    device: str  # cpu or cuda:N
-    active: int  # leases
-
-
-@dataclass(slots=True)
-class Lease:
-    """One request's hold on a loaded model: it is not unloaded before the lease ends."""
-
-    model: StoredModel
-    connection: AsyncConnection
-    status: RunnerStatus  # when it became ready
-    load_s: float  # what this request waited for a load; 0 if the model was there
-    _started: Callable[[], None] = field(repr=False)
-
-    def started(self) -> None:
-        """The request has its turn on the device: it no longer counts as waiting (SCH-1)."""
-        self._started()
+__all__ = ["Lease", "Report", "Resident", "Scheduler", "SchedulerLimits"]
 
 
 class Scheduler:
@@ -71,20 +37,35 @@ class Scheduler:
         limits: SchedulerLimits | None = None,
         *,
         module: str = MODULE,
+        devices: Devices | None = None,
+        start: RunnerFactory | None = None,
     ) -> None:
-        """`settings` are handed to the processes of the models, which run `module`."""
+        """
+        settings  are handed to the processes of the models
+        module    is what these processes run, called as `forerun.runner` is
+        devices   where models can go; None: this machine's
+        start     makes a model's process; None: `RunnerProcess`
+        """
+
+        def process(name: str, options: LoadOptions) -> RunnerProcess:
+            return RunnerProcess(name, settings, options=options, module=module)
+
         self._store = store
-        self._settings = settings
         self._limits = limits or SchedulerLimits()
-        self._module = module
-        self._loading = asyncio.Lock()
-        self._loaded: dict[Digest, _Loaded] = {}
-        self._waiting = 0
+        self._turns = Turns(self._limits.max_queue)
+        self._residency = Residency()
+        self._loader = Loader(
+            self._residency,
+            start or process,
+            devices or SystemDevices(settings.environment()),
+            self._limits,
+        )
+        self._closing: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
         """Requests without a turn: for a load, or for the device."""
-        return self._waiting
+        return self._turns.waiting
 
     @asynccontextmanager
     async def lease(
@@ -97,90 +78,108 @@ class Scheduler:
     ) -> AsyncIterator[Lease]:
         """The loaded model `name`, loading or waiting as needed; cancelling the wait is safe.
 
-        keep_alive_s  how long the model stays once idle; None: as the last request that said so
+        keep_alive_s  how long the model stays once idle; None: as the last request that said so,
+                      which leaves a pinned model pinned, or else the limits' default
         report        hears the progress of a load that this request waits for
 
-        Raises NotFoundError, BusyError when the queue is full, LoadError or RunnerError.
+        Two names of one manifest share a process. Only a larger num_ctx or another device reloads
+        a model, once it is idle. Raises NotFoundError, BusyError when the queue is full or the
+        scheduler is closed, LoadError or RunnerError.
         """
-        model = self._store.get(name)
-        if self._waiting >= self._limits.max_queue:
-            raise BusyError(
-                "server busy, please try again: maximum pending requests exceeded; "
-                "FORERUN_MAX_QUEUE sets it"
-            )
-        self._waiting += 1
-        turn = _Turn(self)
+        self._refuse_if_closed()
+        turn = self._turns.enter()
         try:
-            started = time.monotonic()
-            async with self._loading:
-                loaded = self._loaded.get(model.digest)
-                fresh = loaded is None or loaded.process.exited
-                if loaded is None or loaded.process.exited:
-                    process = RunnerProcess(
-                        str(name), self._settings, options=options, module=self._module
-                    )
-                    status = await asyncio.to_thread(
-                        process.load, report, stall_s=self._limits.load_stall_s
-                    )
-                    loaded = self._loaded[model.digest] = _Loaded(name, model, process, status)
-            load_s = time.monotonic() - started if fresh else 0.0
-            loaded.active += 1
+            model = await asyncio.to_thread(self._store.get, name)
+            runner, load_s = await self._hold(model, options, Waiter(report, keep_alive_s))
             try:
-                yield Lease(model, loaded.connection, loaded.status, load_s, turn.end)
+                yield Lease(model, runner.connection, runner.ready, load_s, turn.end)
             finally:
-                loaded.active -= 1
+                self._residency.release(runner)
         finally:
             turn.end()
 
     async def residents(self) -> list[Resident]:
-        """Loaded models with fresh figures (RUN-5)."""
-        return [
-            Resident(each.name, each.model, each.status, None, "cpu", each.active)
-            for each in self._loaded.values()
-        ]
+        """Loaded models with fresh figures, stale ones of those that do not answer (RUN-5)."""
+        runners = list(self._residency)
+        await asyncio.gather(*(runner.refresh() for runner in runners))
+        return [runner.resident() for runner in runners]
 
     async def unload(self, name: ModelName) -> bool:
-        """Unload a model; whether it was loaded. Answers under way get a grace, then are cut."""
-        loaded = self._loaded.pop(self._store.get(name).digest, None)
-        if loaded is not None:
-            await asyncio.to_thread(loaded.process.close)
-        return loaded is not None
+        """Unload a model, also in the middle of its load; whether there was anything to unload.
+
+        Answers under way get a grace, then are cut. Returns when the process is gone; requests that
+        come meanwhile wait and load the model anew.
+        """
+        digest = (await asyncio.to_thread(self._store.get, name)).digest
+
+        def matches(model: StoredModel) -> bool:
+            return digest == model.digest or model.name == name
+
+        aborted = await self._loader.abort(matches)
+        for runner in self._residency:
+            if matches(runner.model):
+                self._residency.remove(runner, "unload", self._limits.grace_s)
+        leaving = {each for each in self._residency.leaving if matches(each.model)}
+        while leaving & set(self._residency.leaving):
+            await self._residency.changes.next()
+        return aborted or bool(leaving)
 
     async def forget(self, digest: Digest) -> None:
-        """The model is no longer in the store: unload it once idle."""
-        loaded = self._loaded.pop(digest, None)
-        if loaded is not None:
-            await asyncio.to_thread(loaded.process.close)
+        """The model is no longer in the store: unload it once idle, whatever its keep-alive."""
+        runner = self._residency.get(digest)
+        if runner is None:
+            return
+        runner.forgotten, runner.keep_alive_s = True, 0.0
+        if not runner.active:
+            self._residency.rest(runner)
+            while runner in self._residency.leaving:
+                await self._residency.changes.next()
 
     async def close(self) -> None:
-        """End every process and wait until they are gone; later leases are refused. Idempotent."""
-        for loaded in self._loaded.values():
-            await asyncio.to_thread(loaded.process.close)
-        self._loaded.clear()
+        """End every process and wait until they are gone; later leases are refused. Idempotent.
 
+        Being cancelled does not stop it.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
 
-class _Turn:
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
-        self._ended = False
+    async def _close(self) -> None:
+        self._residency.hurry()
+        await self._loader.close()
+        await self._residency.close()
 
-    def end(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._scheduler._waiting -= 1
+    async def _hold(
+        self, model: StoredModel, options: LoadOptions, waiter: Waiter
+    ) -> tuple[LoadedRunner, float]:
+        """A runner that answers, held for the caller, and how long a load kept it waiting."""
+        started, loaded = time.monotonic(), False
+        while True:
+            self._refuse_if_closed()
+            runner = self._residency.find(model.digest, options)
+            if runner is not None:
+                self._residency.hold(runner, waiter.keep_alive_s)
+            else:
+                again = Waiter(waiter.report, waiter.keep_alive_s)
+                runner, newly = await self._loader.hold(model, options, again)
+                loaded = loaded or newly
+            if await self._answers(runner):
+                return runner, time.monotonic() - started if loaded else 0.0
 
+    async def _answers(self, runner: LoadedRunner) -> bool:
+        """Ask a runner not heard from for a while whether it is there; if not, it goes (SCH-2)."""
+        if time.monotonic() - runner.heard_at < self._limits.ping_after_s:
+            return True
+        alive = False
+        try:
+            alive = await runner.refresh(self._limits.ping_s)
+        finally:
+            if not alive:
+                self._residency.release(runner)
+        if not alive:
+            self._residency.remove(runner, "no answer")
+        return alive
 
-@dataclass(slots=True)
-class _Loaded:
-    name: ModelName
-    model: StoredModel
-    process: RunnerProcess
-    status: RunnerStatus
-    active: int = 0
-
-    @property
-    def connection(self) -> AsyncConnection:
-        async def last_error() -> str:
-            return await asyncio.to_thread(self.process.last_error)
-
-        return AsyncConnection(self.process.socket, last_error)
+    def _refuse_if_closed(self) -> None:
+        if self._closing is not None:
+            raise BusyError(ENDING)

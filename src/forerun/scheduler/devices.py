@@ -1,0 +1,195 @@
+"""What memory this machine's devices have free (spec 08 FIT-1), without torch."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pynvml  # type: ignore[import-untyped]
+
+from forerun.base.units import MIB
+
+GPU_MINIMUM = 457 * MIB  # of a CUDA context and what torch keeps beside its tensors
+CPU_MINIMUM = 512 * MIB  # for the rest of the system
+
+_SYSTEM = Path("/")
+_UNLIMITED = 1 << 60  # cgroups write about 2**63 where there is no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`free` and `total` in bytes. None: the system does not say, and nothing is judged by it."""
+
+    name: str  # cpu, cuda:N or mps
+    free: int | None = None
+    total: int | None = None
+    shared: bool = False  # with the system's memory, though it is no CPU
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.name.startswith("cuda")
+
+
+class Devices(Protocol):
+    """Where models can go."""
+
+    def look(self) -> Sequence[Device]:
+        """All devices with fresh figures, the CPU first. Called in a thread."""
+        ...
+
+
+class SystemDevices:
+    """The devices of this machine."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """`environment` of the runners: which GPUs they see and how these are numbered."""
+        self._visible = environment.get("CUDA_VISIBLE_DEVICES")
+
+    def look(self) -> Sequence[Device]:
+        system = cpu()
+        gpus = nvidia_gpus(self._visible)
+        if sys.platform == "darwin":
+            return [system, Device("mps", system.free, system.total, shared=True)]
+        return [system, *gpus]
+
+
+def pick(devices: Sequence[Device], wanted: str | None, promised: Callable[[str], int]) -> Device:
+    """Where a load goes: the device `wanted`, else the GPU with most room, else the CPU.
+
+    wanted    cpu, cuda (any of them), cuda:N or mps; one that is not here is the runner's to refuse
+    promised  bytes that models on a device may still grow by
+    """
+    if wanted not in (None, "cuda"):
+        named = (device for device in devices if device.name == wanted)
+        return next(named, Device(str(wanted)))
+    gpus = [device for device in devices if device.is_gpu]
+    if gpus:
+        return max(gpus, key=lambda gpu: (gpu.free or 0) - promised(gpu.name))
+    return Device("cuda") if wanted else next(d for d in devices if d.name == "cpu")
+
+
+def overhead(device: Device, gpu_overhead: int) -> int:
+    """Bytes that are kept free on a device."""
+    return GPU_MINIMUM + gpu_overhead if device.is_gpu else CPU_MINIMUM
+
+
+def cpu(root: Path = _SYSTEM) -> Device:
+    """The system's memory, or the process's share of it where a cgroup gives it less."""
+    meminfo = _meminfo(root / "proc/meminfo")
+    free, total = meminfo.get("MemAvailable"), meminfo.get("MemTotal") or _physical_memory()
+    for limit, used in _cgroup_limits(root):
+        free = min(limit - used, limit if free is None else free)
+        total = limit if total is None else min(limit, total)
+    return Device("cpu", free, total)
+
+
+def nvidia_gpus(visible: str | None = None) -> list[Device]:
+    """NVIDIA GPUs as CUDA numbers them; none where there is no driver.
+
+    visible  CUDA_VISIBLE_DEVICES: which ones count, and in which order
+    """
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(_count_gpus())]
+        identities = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+        seen = visible_indices(visible, identities)
+        return [_gpu(number, handles[index]) for number, index in enumerate(seen)]
+    except pynvml.NVMLError:
+        return []
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def visible_indices(visible: str | None, identities: Sequence[str]) -> list[int]:
+    """Indices in PCI order of the GPUs that CUDA shows, which stops at the first bad entry."""
+    if visible is None:
+        return list(range(len(identities)))
+    found: list[int] = []
+    for word in (part.strip() for part in visible.split(",")):
+        index = _index(word, identities)
+        if index is None or index in found:
+            break
+        found.append(index)
+    return found
+
+
+def _index(word: str, identities: Sequence[str]) -> int | None:
+    if word.isascii() and word.isdigit():
+        return int(word) if int(word) < len(identities) else None
+    matching = [i for i, identity in enumerate(identities) if word and identity.startswith(word)]
+    return matching[0] if len(matching) == 1 else None
+
+
+def _count_gpus() -> int:
+    return int(pynvml.nvmlDeviceGetCount())
+
+
+def _gpu(number: int, handle: object) -> Device:
+    name = f"cuda:{number}"
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError:  # of a GPU whose memory is the system's
+        system = cpu()
+        return Device(name, system.free, system.total, shared=True)
+    return Device(name, int(memory.free), int(memory.total))
+
+
+def _meminfo(path: Path) -> dict[str, int]:
+    """Bytes by name; empty where the system has no such file."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    split = (line.split() for line in lines)
+    return {words[0].rstrip(":"): int(words[1]) * 1024 for words in split if len(words) > 1}
+
+
+def _physical_memory() -> int | None:
+    """None on Windows, which has no such call."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _cgroup_limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use of every memory cgroup around this process; page cache is not use."""
+    for folder, limit_name, use_name, cache_name in _cgroups(root):
+        try:
+            limit = int((folder / limit_name).read_text())
+            used = int((folder / use_name).read_text())
+            pairs = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cache = {name: int(value) for name, value in pairs}.get(cache_name, 0)
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+        if limit < _UNLIMITED:
+            yield limit, max(0, used - cache)
+
+
+def _cgroups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """Folders of the groups that this process is in, from its own up, of both versions."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top = root / "sys/fs/cgroup"
+            names = ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            top = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        own = top / path.lstrip("/")
+        # inside a container the path may be the host's, and its own group is at the top
+        for folder in [own, *(parent for parent in own.parents if parent.is_relative_to(top))]:
+            yield folder, *names

@@ -1,0 +1,176 @@
+"""How much memory a model will need, from its manifest and config.json alone (spec 08 FIT-1).
+
+What a config does not say is guessed upwards: an unknown kind of layer is taken for full
+attention, an unknown type for two bytes, an unknown number of key heads for all of them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from forerun.base.units import GIB
+from forerun.store.stored import StoredModel
+
+LEAST_CONTEXT = 4  # SCH-7
+CPU_CONTEXT = 8192
+GPU_CONTEXTS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, 4096))  # by the memory of the GPU
+
+CPU_CHUNK, GPU_CHUNK = 512, 2048  # largest chunks of a prompt (05 PRE-1)
+SLACK = 256  # of a sliding-window layer, whose buffer has window + 2 * SLACK rows (01 ROT-1)
+
+_ELEMENT = {"float32": 4, "float64": 8}  # every other type is computed in two bytes
+_SLIDING = "sliding_attention"
+# What a forward holds at once, in rows of a chunk: the stream, its norm, their sum and a copy.
+_STREAMS, _INNERS = 4, 3
+_LOGIT_ROWS = 8  # of fp32: logits, what the sampler makes of them, the counts of the penalties
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The sizes that memory depends on."""
+
+    windows: tuple[int | None, ...]  # a layer; None for full attention
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    inner: int
+    vocabulary: int
+    element: int  # bytes of an activation and of a cached value
+    max_context: int | None  # None: the config does not say
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Bytes."""
+
+    weights: int
+    caches: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.caches + self.activations
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What is read of a model before it is loaded."""
+
+    shape: ModelShape
+    weights: int  # bytes of all tensors as stored
+    num_ctx: int | None  # the model's own parameters
+    num_gpu: int | None
+
+
+def read_facts(model: StoredModel) -> ModelFacts:
+    """Reads two small files. StoreError or NotFoundError if they are damaged or missing."""
+    parameters = model.parameters
+    num_ctx, num_gpu = parameters.get("num_ctx"), parameters.get("num_gpu")
+    return ModelFacts(
+        shape=read_shape(model.json("config.json")),
+        weights=sum(layer.blob.size for layer in model.tensors),
+        num_ctx=num_ctx if isinstance(num_ctx, int) else None,
+        num_gpu=num_gpu if isinstance(num_gpu, int) else None,
+    )
+
+
+def read_shape(config: Mapping[str, object]) -> ModelShape:
+    """The shape that a Hugging Face config.json describes. Never fails: see above."""
+    nested = config.get("text_config")
+    fields = {**config, **nested} if isinstance(nested, dict) else config
+    hidden = _count(fields, ("hidden_size", "n_embd", "d_model"), 4096)
+    heads = _count(fields, ("num_attention_heads", "n_head"), max(1, hidden // 64))
+    head_dim = _count(fields, ("head_dim",), max(1, hidden // heads))
+    layers = _count(fields, ("num_hidden_layers", "n_layer"), 32)
+    longest = _count(fields, ("max_position_embeddings", "n_positions"), 0)
+    return ModelShape(
+        windows=_windows(fields, min(layers, 10_000)),
+        query_heads=heads,
+        kv_heads=_count(fields, ("num_key_value_heads",), heads),
+        head_dim=head_dim,
+        hidden=hidden,
+        inner=_count(fields, ("intermediate_size", "n_inner"), 4 * hidden),
+        vocabulary=_count(fields, ("vocab_size",), 262_144),
+        element=_element(fields),
+        max_context=longest or None,
+    )
+
+
+def estimate(shape: ModelShape, weights: int, *, context: int, chunk: int) -> Need:
+    """What the model takes once its caches are full.
+
+    A forward over a chunk at the end of a full context sees all of it, so nothing here depends on
+    how much of a prompt is cached already.
+    """
+    row = 2 * shape.kv_heads * shape.head_dim * shape.element
+    held = [context if window is None else window + 2 * SLACK for window in shape.windows]
+    chunk = min(chunk, context)
+    return Need(weights, row * sum(held), _activations(shape, row, context=context, chunk=chunk))
+
+
+def choose_context(
+    facts: ModelFacts, asked: int | None, stated: int | None, gpu_total: int | None
+) -> int:
+    """Tokens of context (SCH-7): asked, else the model's own, else stated, else by the device.
+
+    stated     FORERUN_CONTEXT_LENGTH
+    gpu_total  bytes of the GPU, None on a CPU
+
+    Never above the model's maximum.
+    """
+    chosen = asked or facts.num_ctx or stated or automatic_context(gpu_total)
+    chosen = max(LEAST_CONTEXT, chosen)
+    longest = facts.shape.max_context
+    return chosen if longest is None else min(chosen, longest)
+
+
+def automatic_context(gpu_total: int | None) -> int:
+    """What a device is given where nobody says anything."""
+    if gpu_total is None:
+        return CPU_CONTEXT
+    return next(context for least, context in GPU_CONTEXTS if gpu_total >= least)
+
+
+def _activations(shape: ModelShape, row: int, *, context: int, chunk: int) -> int:
+    attended = (2 * shape.query_heads + 2 * shape.kv_heads) * shape.head_dim
+    wide = _STREAMS * shape.hidden + _INNERS * shape.inner + attended
+    mask = chunk * context * shape.element
+    windows = [window for window in shape.windows if window is not None]
+    staged = row * (max(windows) + chunk) if windows else 0  # one layer's at a time (01 ROT-7)
+    logits = _LOGIT_ROWS * 4 * shape.vocabulary
+    return chunk * wide * shape.element + mask + staged + logits
+
+
+def _windows(fields: Mapping[str, object], layers: int) -> tuple[int | None, ...]:
+    window = _count(fields, ("sliding_window",), 0)
+    if not window or fields.get("use_sliding_window") is False:
+        return (None,) * layers
+    slides = _slides(fields)
+    return tuple(window if slides(layer) else None for layer in range(layers))
+
+
+def _slides(fields: Mapping[str, object]) -> Callable[[int], bool]:
+    """Whether a layer slides; full is the dearer guess where the config leaves it open."""
+    kinds = fields.get("layer_types")
+    if isinstance(kinds, list):
+        return lambda layer: layer < len(kinds) and kinds[layer] == _SLIDING
+    pattern = _count(fields, ("sliding_window_pattern",), 0)
+    if not pattern and str(fields.get("model_type", "")).startswith("gemma3"):
+        pattern = 6  # what the family means by leaving it out
+    if pattern:
+        return lambda layer: (layer + 1) % pattern != 0
+    return lambda _: False
+
+
+def _element(fields: Mapping[str, object]) -> int:
+    stated = fields.get("dtype") or fields.get("torch_dtype")
+    return _ELEMENT.get(str(stated), 2)
+
+
+def _count(fields: Mapping[str, object], names: tuple[str, ...], default: int) -> int:
+    """The first of `names` that is a whole number above 0."""
+    for name in names:
+        value = fields.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 2**53:
+            return max(1, int(value))
+    return default

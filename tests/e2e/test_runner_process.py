@@ -319,7 +319,7 @@ def test_a_load_that_fails_says_why(settings, name, says):
         with pytest.raises(LoadError, match=says):
             process.load()
         assert wait_until(lambda: process.exited)
-        assert says in process._last_error()
+        assert says in process.last_error()
 
 
 def test_the_reason_of_a_failed_load_is_the_last_error_line(settings, tmp_path):

@@ -74,6 +74,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         max_loaded=settings.max_loaded_models,
         load_stall_s=settings.load_timeout_s,
         gpu_overhead=settings.gpu_overhead,
+        context_length=settings.context_length,
+        device=settings.device,
     )
     scheduler = Scheduler(store, settings, limits)
     services = Services(store, scheduler, settings, Metrics())

@@ -151,12 +151,18 @@ async def _lines(stream: EventStream) -> AsyncIterator[bytes]:
 
 
 async def _body(request: Request) -> bytes:
-    """What was sent, as long as that is a request and not a way to fill the memory."""
-    body = bytearray()
+    """What was sent, as long as that is a request and not a way to fill the memory.
+
+    What is too long is read to its end all the same: a client that is still sending would see its
+    connection break, and not why.
+    """
+    body, size = bytearray(), 0
     async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise RequestError(f"the request is over {format_bytes(MAX_BODY_BYTES)}; shorten it")
+        size += len(piece)
+        if size <= MAX_BODY_BYTES:
+            body += piece
+    if size > MAX_BODY_BYTES:
+        raise RequestError(f"the request is over {format_bytes(MAX_BODY_BYTES)}; shorten it")
     return bytes(body)
 
 

@@ -23,7 +23,7 @@ log = logger(__name__)
 
 
 def make_app(services: Services, rules: AccessRules | None = None) -> Starlette:
-    """The application over `services`, whose scheduler it closes at its end.
+    """The application over `services`, whose scheduler and uploads it closes at its end.
 
     Without `rules` it answers to loopback names and IP addresses, and to no web page but this
     machine's.
@@ -44,6 +44,7 @@ def make_app(services: Services, rules: AccessRules | None = None) -> Starlette:
             yield
         finally:
             await services.scheduler.close()
+            services.uploads.close()
 
     return Starlette(
         routes=[

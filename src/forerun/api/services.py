@@ -1,11 +1,12 @@
 """What the routes stand on, built once by the server's composition root."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forerun.api.metrics import Metrics
 from forerun.scheduler.importing import ChildSettings
 from forerun.scheduler.scheduler import Scheduler
 from forerun.store.store import Store
+from forerun.store.uploads import Uploads
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,3 +17,7 @@ class Services:
     scheduler: Scheduler
     children: ChildSettings  # for the processes of pulls and creates
     metrics: Metrics
+    uploads: Uploads = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "uploads", Uploads(self.store))

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from forerun.base.errors import RequestError
+from forerun.base.options import check_options
 from forerun.importer.check import check_templates
 from forerun.importer.layers import DRAFT_FOLDER, Defaults, config_of, over, without_draft
 from forerun.importer.plan import DRAFT_PREFIX
@@ -11,14 +12,16 @@ from forerun.importer.progress import Reporter
 from forerun.importer.pull import pull
 from forerun.importer.run import ImportRun
 from forerun.importer.sources import Source, folder_source, gguf_source
-from forerun.protocol.imports import CreateRequest
+from forerun.protocol.imports import ComposeRequest, CreateRequest
 from forerun.store.blobs import Digest
 from forerun.store.manifest import DraftConfig, Layer, ModelConfig
-from forerun.store.modelfile import Modelfile, parse_modelfile
+from forerun.store.messages import Message
+from forerun.store.modelfile import Modelfile, check_modelfile, parse_modelfile
 from forerun.store.names import ModelName
 from forerun.store.sources import FolderSource, GgufSource, draft_folder, recognise
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel, draft_architecture
+from forerun.tokenizer.files import TOKENIZER_CONFIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +33,44 @@ class Parts:
     draft_config: DraftConfig | None
 
 
-def create(request: CreateRequest, store: Store, reporter: Reporter) -> Digest:
+def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Reporter) -> Digest:
     """Register the model that a Modelfile describes; the manifest's digest."""
     name = ModelName.parse(request.name)
     if name.on_hub:
         raise RequestError(
             f"{request.name!r} stands for a repository; give the model a name without a host"
         )
-    modelfile = parse_modelfile(request.modelfile, default_source=".")
+    modelfile = _modelfile(request)
     for warning in modelfile.warnings:
         reporter.status(warning)
     parts = _open(modelfile, Path(request.folder), store, reporter)
-    _check_templates(modelfile, parts.base)
+    capabilities = _capabilities(modelfile, parts.base)
     with store.importing() as writer:
         run = ImportRun(store, writer, reporter)
         config, layers = _with_draft(run, parts, *_target(run, parts.base, modelfile))
-        manifest = writer.publish(name, _stated(config, modelfile), layers)
+        manifest = writer.publish(name, _stated(config, modelfile, capabilities), layers)
     for source in (parts.base, parts.draft):
         if isinstance(source, Source):
             run.forget(source)
     return Digest.of(manifest.encode())
+
+
+def _modelfile(request: CreateRequest | ComposeRequest) -> Modelfile:
+    if isinstance(request, CreateRequest):
+        return parse_modelfile(request.modelfile, default_source=".")
+    modelfile = Modelfile(
+        source=request.source,
+        parameters=check_options(request.parameters),
+        template=request.template,
+        system=request.system,
+        licenses=tuple(request.licenses),
+        messages=tuple(Message(each.role, each.content) for each in request.messages),
+        renderer=request.renderer,
+        parser=request.parser,
+        requires=request.requires,
+    )
+    check_modelfile(modelfile)
+    return modelfile
 
 
 def _open(modelfile: Modelfile, folder: Path, store: Store, reporter: Reporter) -> Parts:
@@ -69,11 +90,16 @@ def _open(modelfile: Modelfile, folder: Path, store: Store, reporter: Reporter) 
     return Parts(store.get(named.name), draft, draft_config)
 
 
-def _check_templates(modelfile: Modelfile, base: Source | StoredModel) -> None:
+def _capabilities(modelfile: Modelfile, base: Source | StoredModel) -> tuple[str, ...]:
+    """What the model will be able to do. Refuses templates that are none, and unknown parsers."""
     if isinstance(base, Source):
-        check_templates(modelfile.template or base.template, base.checkpoint.files)
-    else:
-        check_templates(modelfile.template, {})
+        template = Defaults(template=modelfile.template).of(base).template
+        return check_templates(template, base.checkpoint.files, parser=modelfile.parser or "")
+    template = base.template if modelfile.template is None else modelfile.template
+    parser = base.config.parser if modelfile.parser is None else modelfile.parser
+    layer = base.json_layer(TOKENIZER_CONFIG)
+    files = {} if layer is None else {TOKENIZER_CONFIG: base.read(layer)}
+    return check_templates(template, files, parser=parser)
 
 
 def _target(
@@ -109,10 +135,13 @@ def _with_draft(
     return replace(config, draft=parts.draft_config), without_draft(layers) + draft
 
 
-def _stated(config: ModelConfig, modelfile: Modelfile) -> ModelConfig:
+def _stated(
+    config: ModelConfig, modelfile: Modelfile, capabilities: tuple[str, ...]
+) -> ModelConfig:
     """What the Modelfile says itself; for the rest the base's word stands."""
     return replace(
         config,
+        capabilities=capabilities,
         requires=config.requires if modelfile.requires is None else modelfile.requires,
         parser=config.parser if modelfile.parser is None else modelfile.parser,
         renderer=config.renderer if modelfile.renderer is None else modelfile.renderer,

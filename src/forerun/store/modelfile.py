@@ -6,7 +6,7 @@ from typing import Final
 
 from forerun.base.errors import NotFoundError, RequestError
 from forerun.base.go_templates import refuse_go_template
-from forerun.base.options import OptionValue
+from forerun.base.options import OptionValue, check_options
 from forerun.base.shown import shown
 from forerun.store.messages import ROLES, Message
 from forerun.store.modelfile_syntax import Statement, error_at, quoted, statements
@@ -74,6 +74,23 @@ def parse_modelfile(text: str, *, default_source: str | None = None) -> Modelfil
         requires=_requires(single.get("REQUIRES")),
         warnings=warnings,
     )
+
+
+def check_modelfile(modelfile: Modelfile) -> None:
+    """Refuse values that no Modelfile may have, wherever they come from. RequestError says why."""
+    check_options(dict(modelfile.parameters))
+    if modelfile.template is not None:
+        refuse_go_template(modelfile.template)
+    for message in modelfile.messages:
+        check_role(message.role)
+    if modelfile.requires is not None:
+        check_requires(modelfile.requires)
+
+
+def check_role(role: str) -> None:
+    """RequestError for a role that a stored message cannot have."""
+    if role not in ROLES:
+        raise RequestError(f"MESSAGE role is {shown(role)}; it must be {', '.join(ROLES)}")
 
 
 def modelfile_of(model: StoredModel) -> Modelfile:
@@ -166,10 +183,10 @@ def _template(statement: Statement | None) -> str | None:
 
 def _message(statement: Statement) -> Message:
     role = statement.name.lower()
-    if role not in ROLES:
-        raise statement.error(
-            f"MESSAGE role is {shown(statement.name)}; it must be {', '.join(ROLES)}"
-        )
+    try:
+        check_role(role)
+    except RequestError as reason:
+        raise statement.error(reason) from None
     return Message(role, statement.value)
 
 

@@ -58,6 +58,20 @@ class Store:
             raise StoreError(f"{reason}; pull or create the model again") from None
         return StoredModel(name, Digest.of(data), manifest, self.blobs)
 
+    def digest(self, name: ModelName) -> Digest | None:
+        """What `name` stands for, damaged or not; None if there is no such model."""
+        try:
+            return Digest.of(self._manifest_bytes(name))
+        except NotFoundError:
+            return None
+
+    def modified_at(self, name: ModelName) -> float:
+        """When the model got this name, in seconds since the epoch. NotFoundError if it has not."""
+        try:
+            return name.path(self.folders.manifests).stat().st_mtime
+        except (FileNotFoundError, NotADirectoryError):
+            raise _not_found(name) from None
+
     def entries(self) -> list[Entry]:
         """All models, newest first; damaged ones too, so that they can be removed."""
         found = [entry for name in self._names() if (entry := self._entry(name)) is not None]
@@ -152,9 +166,9 @@ class Store:
     def _entry(self, name: ModelName) -> Entry | None:
         """None if it was removed meanwhile."""
         try:
-            modified_at = name.path(self.folders.manifests).stat().st_mtime
+            modified_at = self.modified_at(name)
             data = self._manifest_bytes(name)
-        except (FileNotFoundError, NotFoundError):
+        except NotFoundError:
             return None
         try:
             size = Manifest.decode(data, f"manifest of {name}").size

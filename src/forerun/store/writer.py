@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from forerun.base.errors import RequestError
 from forerun.base.paths import replacing, sync_folder
 from forerun.store.blobs import Blob, Blobs, Digest
 from forerun.store.folders import TEMPORARY, StoreFolders
@@ -18,8 +19,9 @@ from forerun.store.names import ModelName
 class BlobFile:
     """A blob that is being written; what it is called is known at its end."""
 
-    def __init__(self, folders: StoreFolders, hold_id: str) -> None:
+    def __init__(self, folders: StoreFolders, hold_id: str, expected: Digest | None = None) -> None:
         self._folders = folders
+        self._expected = expected
         self._hasher = hashlib.sha256()
         self._size = 0
         self._blob: Blob | None = None
@@ -45,8 +47,16 @@ class BlobFile:
         return self._blob
 
     def finish(self, hold: Hold) -> None:
-        """Flush to disk, hold, and put in place, over an equal blob that may have decayed."""
+        """Flush to disk, hold, and put in place, over an equal blob that may have decayed.
+
+        RequestError if it is not what was expected.
+        """
         blob = Blob(Digest(self._hasher.hexdigest()), self._size)
+        if self._expected not in (None, blob.digest):
+            raise RequestError(
+                f"the {self._size} bytes that came are {blob.digest} and not {self._expected}; "
+                f"send them again"
+            )
         with self._folders.writing():
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -85,9 +95,12 @@ class StoreWriter:
         self.replaced = False  # whether a manifest gave way, and its blobs may be garbage
 
     @contextmanager
-    def blob(self) -> Iterator[BlobFile]:
-        """A new blob, to be written inside the `with`; its `blob` is known after it."""
-        file = BlobFile(self._folders, self._hold.id)
+    def blob(self, *, expected: Digest | None = None) -> Iterator[BlobFile]:
+        """A new blob, to be written inside the `with`; its `blob` is known after it.
+
+        Bytes other than those of the digest `expected` are a RequestError.
+        """
+        file = BlobFile(self._folders, self._hold.id, expected)
         try:
             yield file
             file.finish(self._hold)

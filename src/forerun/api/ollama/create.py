@@ -1,0 +1,196 @@
+"""`/api/create`: a model from uploaded files or from another model (08 API-3)."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from forerun.api.bodies import WireStruct, read_body
+from forerun.api.ollama.blobs import in_threads
+from forerun.api.ollama.files import Files, arranged, read_files
+from forerun.api.ollama.naming import NamedRequest
+from forerun.api.ollama.progress import ProgressResponse
+from forerun.api.ollama.renaming import imported
+from forerun.api.services import Services
+from forerun.base.errors import RequestError, UnsupportedError
+from forerun.base.options import OptionValue, check_options
+from forerun.base.shown import shown
+from forerun.protocol.imports import ComposeRequest, ImportStatus, SavedMessage
+from forerun.store.catalogue import source_of
+from forerun.store.describe import describe
+from forerun.store.messages import Message
+from forerun.store.modelfile import Modelfile, check_modelfile
+from forerun.store.names import ModelName
+from forerun.store.parameters import RETIRED
+from forerun.store.store import Store
+
+QUANTISATIONS = {
+    **dict.fromkeys(("int4", "q4", "fp4"), "int4"),
+    **dict.fromkeys(("int8", "q8", "fp8"), "int8"),
+    **{name: name for name in ("nvfp4", "mxfp4", "mxfp8")},
+}  # 07 MF-7
+
+
+class WireMessage(WireStruct):
+    role: str
+    content: str | None = None
+
+
+class CreateRequest(NamedRequest):
+    """What a Modelfile would say, field by field; an empty text says nothing."""
+
+    from_: str | None = msgspec.field(name="from", default=None)
+    files: dict[str, str] | None = None
+    adapters: dict[str, str] | None = None
+    draft_files: dict[str, str] | None = None
+    quantize: str | None = None
+    draft_quantize: str | None = None
+    template: str | None = None
+    system: str | None = None
+    license: str | list[str] | None = None
+    parameters: dict[str, Any] | None = None
+    messages: list[WireMessage] | None = None
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
+    stream: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A create that was checked as far as it can be before anything is read."""
+
+    name: ModelName
+    modelfile: Modelfile
+    files: Files
+    notices: tuple[str, ...]
+
+
+def create_routes(services: Services) -> list[Route]:
+    """`/api/create`."""
+
+    async def create(request: Request) -> Response:
+        asked = await read_body(request, CreateRequest)
+        plan = await run_in_threadpool(plan_of, asked, services.store)
+
+        def work() -> AsyncGenerator[ImportStatus, None]:
+            return _run(services, plan)
+
+        return ProgressResponse(work, stream=asked.stream is not False)
+
+    return [Route("/api/create", create, methods=["POST"])]
+
+
+def plan_of(asked: CreateRequest, store: Store) -> Plan:
+    """Raises RequestError, NotFoundError (`from`) or UnsupportedError, naming the field."""
+    name = asked.model_name()
+    if bool(asked.from_) == bool(asked.files):
+        raise RequestError("give `from`, a model's name, or `files`; one of them and not both")
+    files, source = Files({}, "."), asked.from_ or ""
+    if asked.files:
+        files = read_files(asked.files)
+        source = files.source
+    else:
+        source = str(_base(source, store))
+    _refuse_drafts(asked)
+    _refuse_quantisation(asked, store)
+    modelfile = Modelfile(
+        source=source,
+        parameters=_parameters(asked),
+        template=asked.template or None,
+        system=asked.system or None,
+        licenses=_licenses(asked.license),
+        messages=tuple(Message(m.role.lower(), m.content or "") for m in asked.messages or ()),
+        renderer=asked.renderer or None,
+        parser=asked.parser or None,
+        requires=asked.requires or None,
+    )
+    check_modelfile(modelfile)
+    return Plan(name, modelfile, files, tuple(_notices(asked)))
+
+
+def compose_request(plan: Plan, folder: Path) -> ComposeRequest:
+    """What the importer is asked for."""
+    modelfile = plan.modelfile
+    return ComposeRequest(
+        name=str(plan.name),
+        source=modelfile.source,
+        folder=str(folder),
+        parameters=modelfile.parameters,
+        template=modelfile.template,
+        system=modelfile.system,
+        licenses=list(modelfile.licenses),
+        messages=[SavedMessage(role=m.role, content=m.content) for m in modelfile.messages],
+        renderer=modelfile.renderer,
+        parser=modelfile.parser,
+        requires=modelfile.requires,
+    )
+
+
+async def _run(services: Services, plan: Plan) -> AsyncGenerator[ImportStatus, None]:
+    for notice in plan.notices:
+        yield ImportStatus(status=notice)
+    async with in_threads(arranged(plan.files, services.uploads)) as folder:
+        request = compose_request(plan, folder)
+        async with aclosing(imported(services, plan.name, request)) as steps:
+            async for step in steps:
+                yield step
+
+
+def _base(text: str, store: Store) -> ModelName:
+    """The model that `from` names: never a path, which would be one of the server's."""
+    name = ModelName.parse(text)
+    if not store.exists(name):
+        source_of(name)
+    return name
+
+
+def _refuse_drafts(asked: CreateRequest) -> None:
+    if asked.draft_files or asked.draft_quantize:
+        raise UnsupportedError(
+            "draft models are not created over the API yet; leave draft_files and draft_quantize "
+            "out, or use a Modelfile with DRAFT and `forerun create`"
+        )
+
+
+def _refuse_quantisation(asked: CreateRequest, store: Store) -> None:
+    """Weights keep the type that they come in until an import can change it."""
+    if not asked.quantize:
+        return
+    wanted = QUANTISATIONS.get(asked.quantize.lower())
+    if wanted is None:
+        kinds = ", ".join(dict.fromkeys(QUANTISATIONS.values()))
+        raise RequestError(f"quantize is {shown(asked.quantize)}; it must be one of {kinds}")
+    if asked.from_:
+        base = ModelName.parse(asked.from_)
+        if store.exists(base) and describe(store.get(base)).weights == wanted:
+            return
+    raise UnsupportedError(
+        f"weights cannot be quantised to {wanted} yet; leave quantize out, or start from a GGUF "
+        "file that is quantised already"
+    )
+
+
+def _parameters(asked: CreateRequest) -> dict[str, OptionValue]:
+    given = asked.parameters or {}
+    return check_options({name: value for name, value in given.items() if name not in RETIRED})
+
+
+def _licenses(given: str | list[str] | None) -> tuple[str, ...]:
+    texts = [given] if isinstance(given, str) else given or []
+    return tuple(text for text in texts if text)
+
+
+def _notices(asked: CreateRequest) -> list[str]:
+    retired = sorted(set(asked.parameters or ()) & RETIRED)
+    notices = [f"parameter {name} has no effect" for name in retired]
+    if asked.adapters:
+        notices.append("adapters have no effect")
+    return notices

@@ -17,6 +17,7 @@ class ChatTemplates:
         self._with_tools = with_tools
         present = [template.literals for template in (plain, with_tools) if template is not None]
         self.literals = "\0".join(dict.fromkeys(present))
+        self.show_tools = with_tools is not None and "tools" in with_tools.names
 
     @classmethod
     def load(cls, template: str | None = None, named: JsonValue = None) -> "ChatTemplates":

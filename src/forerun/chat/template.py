@@ -28,11 +28,12 @@ class Template:
     """A Jinja template of published models.
 
     `literals` is all text it writes itself and all its string constants, joined by NUL: a token
-    that occurs there is one the template writes (TOK-2).
+    that occurs there is one the template writes (TOK-2). `names` are the variables it uses.
     """
 
     source: str
     literals: str
+    names: frozenset[str]
 
     def __init__(self, source: str, limits: RenderLimits | None = None) -> None:
         """Compile `source`. Raises LoadError with the line that is wrong."""
@@ -43,6 +44,7 @@ class Template:
             try:
                 tree = environment.parse(source)
                 self.literals = _literals(tree)
+                self.names = frozenset(name.name for name in tree.find_all(nodes.Name))
                 code = environment.compile(add_metering(tree, environment))
             except TemplateSyntaxError as error:
                 raise LoadError(

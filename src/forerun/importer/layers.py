@@ -13,7 +13,6 @@ from forerun.store.parameters import encode_parameters
 from forerun.store.writer import StoreWriter
 
 DRAFT_FOLDER = "draft/"
-CAPABILITIES = ("completion",)
 # Of these a new model's own stand in for its base's.
 _REPLACED = (kinds.TEMPLATE, kinds.SYSTEM, kinds.LICENSE, kinds.PARAMS, kinds.MESSAGES)
 
@@ -58,10 +57,10 @@ def without_draft(layers: Iterable[Layer]) -> list[Layer]:
     return [layer for layer in layers if not _is_draft(layer)]
 
 
-def config_of(source: Source) -> ModelConfig:
+def config_of(source: Source, capabilities: tuple[str, ...] = ()) -> ModelConfig:
     """The config blob of a model made from a checkpoint."""
     return ModelConfig(
-        file_type=_file_type(source), capabilities=CAPABILITIES, origin=source.origin
+        file_type=_file_type(source), capabilities=capabilities, origin=source.origin
     )
 
 

@@ -7,8 +7,10 @@ from forerun.base.errors import RequestError, UnsupportedError
 from forerun.base.logs import logger
 from forerun.base.options import OPTIONS, OptionValue, check_options
 from forerun.base.spans import Span
+from forerun.chat.dialects.channels import ChannelPlan
 from forerun.chat.render import ChatRequest
 from forerun.protocol.requests import CompletionRequest, Message
+from forerun.runner.channels import check_capabilities, plan_channels, thinking_arguments
 from forerun.runner.text import TextParts
 from forerun.sampling.options import SamplingOptions
 
@@ -29,18 +31,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A request that can be run."""
+    """A request that can be run. `channels` is None where all of the answer is text."""
 
     tokens: tuple[int, ...]
     sampling: SamplingOptions
     budget: int
     stops: tuple[str, ...]
+    channels: ChannelPlan | None = None
 
 
 def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prepared:
     """Raises RequestError or UnsupportedError naming what is wrong and the remedy."""
     if request.format is not None and request.format != "":
         raise UnsupportedError("format is not supported yet; leave it out and check the answer")
+    check_capabilities(request, text)
     options = check_options(dict(request.options))
     _note_inert(options)
     layered = {**text.parameters, **options}
@@ -48,7 +52,7 @@ def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prep
     # normalised for its checks alone: a bias on a token that is not there is the caller's mistake
     sampling.normalised(vocab_size=limits.vocab_size, context_length=limits.context)
     context = _context(options, limits)
-    tokens = _prompt(request, text, limits)
+    tokens, channels = _prompt(request, text, limits)
     if not tokens:
         raise RequestError("empty prompt: it has no tokens")
     if len(tokens) >= context:
@@ -61,6 +65,7 @@ def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prep
         sampling=sampling,
         budget=_budget(layered, context - len(tokens)),
         stops=_stops(layered),
+        channels=channels,
     )
 
 
@@ -138,20 +143,26 @@ def _stops(options: dict[str, OptionValue]) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _prompt(request: CompletionRequest, text: TextParts, limits: Limits) -> list[int]:
+def _prompt(
+    request: CompletionRequest, text: TextParts, limits: Limits
+) -> tuple[list[int], ChannelPlan | None]:
+    """The prompt's ids, and what to separate in the answer: a continued text is text as a whole."""
     given = (request.prompt, request.prompt_ids, request.messages)
     if sum(part is not None for part in given) != 1:
         raise RequestError("send one of prompt, prompt_ids and messages")
     if request.prompt_ids is not None:
-        strange = [token for token in request.prompt_ids if not 0 <= token < limits.vocab_size]
-        if strange:
-            raise RequestError(
-                f"prompt_ids holds {strange[0]}; ids are 0 to {limits.vocab_size - 1}"
-            )
-        return request.prompt_ids
+        return _checked(request.prompt_ids, limits), None
     if request.prompt is not None:
-        return text.tokenizer.encode_prompt([Span(request.prompt, trusted=True)])
-    return text.tokenizer.encode_prompt(text.renderer.render(_chat(request, text), datetime.now()))
+        return text.tokenizer.encode_prompt([Span(request.prompt, trusted=True)]), None
+    spans = text.renderer.render(_chat(request, text), datetime.now())
+    return text.tokenizer.encode_prompt(spans), plan_channels(request, text, spans)
+
+
+def _checked(tokens: list[int], limits: Limits) -> list[int]:
+    strange = [token for token in tokens if not 0 <= token < limits.vocab_size]
+    if strange:
+        raise RequestError(f"prompt_ids holds {strange[0]}; ids are 0 to {limits.vocab_size - 1}")
+    return tokens
 
 
 def _chat(request: CompletionRequest, text: TextParts) -> ChatRequest:
@@ -162,7 +173,7 @@ def _chat(request: CompletionRequest, text: TextParts) -> ChatRequest:
     return ChatRequest(
         messages=[_plain(message) for message in messages],
         tools=request.tools,
-        arguments=_arguments(request),
+        arguments=thinking_arguments(request, text),
         system=None if has_system else text.system,
         model_turns=[{"role": turn.role, "content": turn.content} for turn in text.messages],
     )
@@ -202,13 +213,3 @@ def _content(message: Message) -> object:
     if not isinstance(message.content, list):
         return message.content or ""
     return [{"type": part.type, "text": part.text} for part in message.content] or ""
-
-
-def _arguments(request: CompletionRequest) -> dict[str, object]:
-    """`think` under the names that templates know it by."""
-    arguments: dict[str, object] = dict(request.template_arguments or {})
-    if request.think is not None:
-        arguments["enable_thinking"] = bool(request.think)
-    if isinstance(request.think, str):
-        arguments["reasoning_effort"] = request.think
-    return arguments

@@ -1,4 +1,8 @@
-"""From tokens to events: text, stop strings and log-probabilities (spec 05 UTF, STP; 04 LGP-4)."""
+"""From tokens to events: text, stop strings, channels and log-probabilities.
+
+Spec 05 UTF, STP; 04 LGP-4; 08 PAR-1. Tokens and their log-probabilities wait with their text, also
+where a tag or a tool call holds it back; those of a tag go out with what follows it.
+"""
 
 import time
 from collections import deque
@@ -6,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forerun.base.errors import CancelledError, ForerunError, one_line
+from forerun.chat.dialects.channels import Channels
+from forerun.chat.dialects.pieces import Piece, chunks
 from forerun.chat.stops import StopMatcher
 from forerun.contract.decoder import TokenLogprob
 from forerun.contract.sink import DoneReason
@@ -50,18 +56,26 @@ class Responder:
         tokenizer: Tokenizer,
         stops: Sequence[str],
         *,
+        channels: Channels | None = None,
+        tag_ids: frozenset[int] = frozenset(),
         load_s: float = 0.0,
     ) -> None:
-        """Made when the request arrives: the first token's time counts from here."""
+        """Made when the request arrives: the first token's time counts from here.
+
+        channels  None: all of the answer is text
+        tag_ids   control tokens that have text in an answer
+        """
         self._stream = stream
         self._tokenizer = tokenizer
         self._load_s = load_s
         self._bytes = tokenizer.decode_stream()
         self._characters: CharacterStream[_Token] = CharacterStream()
         self._stops = StopMatcher(stops)
+        self._channels = channels
+        self._tag_ids = tag_ids
         self._waiting: deque[_Waiting] = deque()
         self._read = 0  # characters so far, held back or not
-        self._certain = 0  # of these, characters that are given out
+        self._decided = 0  # of these, characters that are given out, or found to say nothing
         self._stopped = False
         self._prompt_tokens = 0
         self._arrived = time.monotonic()
@@ -85,10 +99,10 @@ class Responder:
         for place, token in enumerate(tokens):
             text += self._push(_Token(token, logprobs[place] if logprobs else None))
             if self._stopped:
-                self._emit(text, self._leaving())
+                self._give(self._separated(text, last=True), last=True)
                 return place + 1
         if text:  # DEC-9: what completes no character waits for the text that does
-            self._emit(text, self._leaving())
+            self._give(self._separated(text))
         return None
 
     def finish(self, reason: DoneReason, figures: Counted) -> None:
@@ -119,35 +133,63 @@ class Responder:
 
     def _push(self, token: _Token) -> str:
         """The text that is certain once `token` is there."""
-        text, whole = self._characters.push(self._bytes.push(token.id), token)
+        text, whole = self._characters.push(self._bytes_of(token.id), token)
         start, self._read = self._read, self._read + len(text)
         self._waiting.extend(_Waiting(entry, start, self._read) for entry in whole)
         certain, self._stopped = self._stops.push(text)
-        self._certain += len(certain)
         return certain
 
+    def _bytes_of(self, token: int) -> bytes:
+        if token in self._tag_ids:
+            return self._tokenizer.token_bytes(token, control=True)
+        return self._bytes.push(token)
+
+    def _separated(self, text: str, *, last: bool = False) -> list[Piece]:
+        if self._channels is None:
+            return [Piece(len(text), text=text)]
+        pieces = self._channels.push(text)
+        return pieces + self._channels.finish() if last else pieces
+
+    def _give(self, pieces: Sequence[Piece], *, last: bool = False) -> None:
+        """Emit what the pieces say, each chunk with the tokens of its text; `last`, with the rest.
+
+        A round that says nothing emits nothing: its tokens wait.
+        """
+        made = chunks(pieces)
+        for place, (raw, chunk) in enumerate(made):
+            self._decided += raw
+            ending = last and place == len(made) - 1
+            if not ending and chunk == Chunk():
+                continue
+            tokens = self._rest() if ending else self._leaving()
+            if tokens or chunk != Chunk():
+                self._emit(chunk, tokens)
+
     def _leaving(self) -> list[_Token]:
-        """Tokens whose text is certain; at a stop string, those that begin before it."""
+        """Tokens whose text is decided."""
         leaving = []
-        while self._waiting:
-            first = self._waiting[0]
-            if first.end > self._certain and not (self._stopped and first.start < self._certain):
-                break
+        while self._waiting and self._waiting[0].end <= self._decided:
             leaving.append(self._waiting.popleft().token)
         return leaving
 
+    def _rest(self) -> list[_Token]:
+        """At a stop string the tokens that begin before it, else all that are left."""
+        leaving = self._leaving()
+        if not self._stopped:
+            return leaving + [each.token for each in self._waiting] + self._characters.finish()
+        return leaving + [each.token for each in self._waiting if each.start < self._decided]
+
     def _emit_rest(self) -> None:
         """What was held back when no stop string came of it; a cut character is dropped (UTF-3)."""
-        if self._stopped:
-            return
-        text = self._stops.finish()
-        tokens = [waiting.token for waiting in self._waiting] + self._characters.finish()
-        if text or tokens:
-            self._emit(text, tokens)
+        if not self._stopped:
+            self._give(self._separated(self._stops.finish(), last=True), last=True)
 
-    def _emit(self, text: str, tokens: Sequence[_Token]) -> None:
-        entries = [_entry(token.logprob, self._tokenizer) for token in tokens if token.logprob]
-        self._stream.put(Chunk(text=text, tokens=[token.id for token in tokens], logprobs=entries))
+    def _emit(self, chunk: Chunk, tokens: Sequence[_Token]) -> None:
+        chunk.tokens = [token.id for token in tokens]
+        chunk.logprobs = [
+            _entry(token.logprob, self._tokenizer) for token in tokens if token.logprob
+        ]
+        self._stream.put(chunk)
 
 
 def _entry(logprob: TokenLogprob, tokenizer: Tokenizer) -> LogprobEntry:

@@ -66,7 +66,14 @@ class Service:
         stream = EventStream(limits)
         served = self.served
         prepared = prepare(request, served.text, served.limits)
-        sink = Responder(stream, served.text.tokenizer, prepared.stops, load_s=served.load_s)
+        sink = Responder(
+            stream,
+            served.text.tokenizer,
+            prepared.stops,
+            channels=None if prepared.channels is None else prepared.channels.start(),
+            tag_ids=served.text.tag_ids,
+            load_s=served.load_s,
+        )
         job = Job(
             tokens=prepared.tokens,
             eos=frozenset() if request.ignore_eos else served.text.tokenizer.eos_ids,

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from forerun.base.options import OptionValue
+from forerun.base.spans import Span
+from forerun.chat.dialects.registry import Dialect, dialect_of
 from forerun.chat.render import ChatRenderer
 from forerun.chat.sources import ChatTemplates
 from forerun.store.messages import Message
@@ -20,13 +22,22 @@ TOKENIZER_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class TextParts:
-    """Torch-free, and used from several threads at once."""
+    """Torch-free, and used from several threads at once.
 
+    capabilities  what the manifest says the model can do; requests for more are refused
+    dialect       how its answers say more than text
+    tag_ids       control tokens that are the dialect's tags: in an answer they have text
+    """
+
+    name: str
     tokenizer: Tokenizer
     renderer: ChatRenderer
     parameters: dict[str, OptionValue]
     system: str | None
     messages: tuple[Message, ...]
+    capabilities: tuple[str, ...]
+    dialect: Dialect
+    tag_ids: frozenset[int]
 
 
 def load_text(stored: StoredModel) -> TextParts:
@@ -36,10 +47,25 @@ def load_text(stored: StoredModel) -> TextParts:
     config = stored.json("tokenizer_config.json") if "tokenizer_config.json" in files else {}
     templates = ChatTemplates.load(stored.template, config.get("chat_template"))
     tokenizer = Tokenizer.load(files, templates.literals)
+    stated = stored.config
+    dialect = dialect_of(templates, stated.parser)
     return TextParts(
+        name=str(stored.name),
         tokenizer=tokenizer,
         renderer=ChatRenderer(templates, tokenizer.special.names, tokenizer.control_tokens),
         parameters=stored.parameters,
         system=stored.system,
         messages=stored.messages,
+        capabilities=stated.capabilities,
+        dialect=dialect,
+        tag_ids=tag_ids(tokenizer, dialect),
     )
+
+
+def tag_ids(tokenizer: Tokenizer, dialect: Dialect) -> frozenset[int]:
+    """The control tokens that spell a tag of the dialect.
+
+    A template that writes a tag makes a control token of it (06 TOK-2), which has no text.
+    """
+    encoded = [tokenizer.encode([Span(tag, trusted=True)]) for tag in dialect.tags]
+    return frozenset(token for ids in encoded for token in ids) & tokenizer.control_ids

@@ -10,6 +10,7 @@ import pytest
 
 from fixtures.tiny import CHAT_TEMPLATE, TURN_END, TURN_START, write_tokenizer
 from forerun.base.errors import RequestError, UnsupportedError
+from forerun.chat.dialects.registry import Dialect
 from forerun.chat.render import ChatRenderer
 from forerun.chat.sources import ChatTemplates
 from forerun.protocol.codec import decode
@@ -30,7 +31,17 @@ def text(tmp_path_factory):
     templates = ChatTemplates.load(named=CHAT_TEMPLATE)
     tokenizer = Tokenizer.load(files, templates.literals)
     renderer = ChatRenderer(templates, tokenizer.special.names, tokenizer.control_tokens)
-    return TextParts(tokenizer, renderer, parameters={}, system=None, messages=())
+    return TextParts(
+        name="tiny",
+        tokenizer=tokenizer,
+        renderer=renderer,
+        parameters={},
+        system=None,
+        messages=(),
+        capabilities=("completion",),
+        dialect=Dialect(),
+        tag_ids=frozenset(),
+    )
 
 
 def ask(text, *, limits=LIMITS, **request):

@@ -18,6 +18,7 @@ CPU_CHUNK, GPU_CHUNK = 512, 2048  # largest chunks of a prompt (05 PRE-1)
 SLACK = 256  # of a sliding-window layer, whose buffer has window + 2 * SLACK rows (01 ROT-1)
 
 _ELEMENT = {"float32": 4, "float64": 8}  # every other type is computed in two bytes
+_TABLE = "embed_tokens."
 _SLIDING = "sliding_attention"
 # What a forward holds at once, in rows of a chunk: the stream, its norm, their sum and a copy.
 _STREAMS, _INNERS = 4, 3
@@ -58,17 +59,19 @@ class ModelFacts:
 
     shape: ModelShape
     weights: int  # bytes of all tensors as stored
+    repacked: int  # what the CPU's own formats of quantised weights take beyond that
     num_ctx: int | None  # the model's own parameters
     num_gpu: int | None
 
 
 def read_facts(model: StoredModel) -> ModelFacts:
     """Reads two small files. StoreError or NotFoundError if they are damaged or missing."""
-    parameters = model.parameters
+    parameters, shape = model.parameters, read_shape(model.json("config.json"))
     num_ctx, num_gpu = parameters.get("num_ctx"), parameters.get("num_gpu")
     return ModelFacts(
-        shape=read_shape(model.json("config.json")),
+        shape=shape,
         weights=sum(layer.blob.size for layer in model.tensors),
+        repacked=_repacked(model, shape),
         num_ctx=num_ctx if isinstance(num_ctx, int) else None,
         num_gpu=num_gpu if isinstance(num_gpu, int) else None,
     )
@@ -129,6 +132,15 @@ def automatic_context(gpu_total: int | None) -> int:
     if gpu_total is None:
         return CPU_CONTEXT
     return next(context for least, context in GPU_CONTEXTS if gpu_total >= least)
+
+
+def _repacked(model: StoredModel, shape: ModelShape) -> int:
+    """Beside a quantised token table lies the head made of it, and scales get wider (kernels)."""
+    table = max((layer.blob.size for layer in model.tensors if _TABLE in layer.name), default=0)
+    dense = shape.vocabulary * shape.hidden * 2
+    if table >= dense:
+        return 0
+    return table + sum(layer.blob.size for layer in model.tensors) // 8
 
 
 def _activations(shape: ModelShape, row: int, *, context: int, chunk: int) -> int:

@@ -127,7 +127,8 @@ class RoomMaker:
         gpu_total = device.total if device.is_gpu else None
         context = choose_context(facts, job.options.num_ctx, self._limits.context_length, gpu_total)
         chunk = GPU_CHUNK if device.is_gpu else CPU_CHUNK
-        need = estimate(facts.shape, facts.weights, context=context, chunk=chunk)
+        weights = facts.weights + (0 if device.is_gpu else facts.repacked)
+        need = estimate(facts.shape, weights, context=context, chunk=chunk)
         return Place(device.name, context, facts.shape.max_context, need.total)
 
     def _promised(self, device: str) -> int:

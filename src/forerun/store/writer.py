@@ -4,7 +4,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from forerun.base.errors import RequestError
@@ -77,7 +77,8 @@ class BlobFile:
 
     def discard(self) -> None:
         """Leave nothing behind."""
-        self._file.close()
+        with suppress(OSError):  # on a full disk closing fails again: it writes what is buffered
+            self._file.close()
         self._temporary.unlink(missing_ok=True)
 
 

@@ -4,16 +4,37 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
+class Weights:
+    """The weights that a hub is asked for: they wait until `let_go`."""
+
+    def __init__(self) -> None:
+        self._go = threading.Event()
+        self._asked = threading.Semaphore(0)
+
+    def ask(self) -> None:
+        self._asked.release()
+        self._go.wait()
+
+    def wait_until_asked(self) -> None:
+        assert self._asked.acquire(timeout=60)
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
 @contextmanager
-def hub(folder: Path) -> Iterator[str]:
-    """The address of a hub, for HF_ENDPOINT, that has `folder` under every repository's name."""
+def hub(folder: Path, weights: Weights | None = None) -> Iterator[str]:
+    """The address of a hub, for HF_ENDPOINT, that has `folder` under every repository's name.
+
+    With `weights` the contents of safetensors files wait for a sign.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -23,7 +44,11 @@ def hub(folder: Path) -> Iterator[str]:
             self.answer()
 
         def do_GET(self) -> None:
-            self.wfile.write(self.answer())
+            if weights is not None and ".safetensors" in self.path:
+                weights.ask()
+            data = self.answer()
+            with suppress(OSError):  # whoever asked may be gone
+                self.wfile.write(data)
 
         def answer(self) -> bytes:
             path = self.path.split("?")[0]
@@ -40,6 +65,8 @@ def hub(folder: Path) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{server.server_port}"
     finally:
+        if weights is not None:
+            weights.let_go()
         server.shutdown()
         server.server_close()
 

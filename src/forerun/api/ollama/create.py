@@ -1,5 +1,6 @@
 """`/api/create`: a model from uploaded files or from another model (08 API-3)."""
 
+import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -19,7 +20,13 @@ from forerun.api.ollama.naming import NamedRequest
 from forerun.api.ollama.progress import ProgressResponse
 from forerun.api.ollama.renaming import imported
 from forerun.api.services import Services
-from forerun.base.errors import RequestError, UnsupportedError
+from forerun.base.errors import (
+    ForerunError,
+    RequestError,
+    UnsupportedError,
+    error_for,
+    one_line,
+)
 from forerun.base.options import OptionValue, check_options
 from forerun.base.shown import shown
 from forerun.protocol.imports import ComposeRequest, ImportStatus, SavedMessage
@@ -140,8 +147,12 @@ async def _run(services: Services, plan: Plan) -> AsyncGenerator[ImportStatus, N
     async with in_threads(arranged(plan.files, services.uploads)) as folder:
         request = compose_request(plan, folder)
         async with aclosing(imported(services, plan.name, request)) as steps:
-            async for step in steps:
-                yield step
+            try:
+                async for step in steps:
+                    yield step
+            except ForerunError as error:  # files are called as the client called them
+                text = one_line(error).replace(f"{folder}{os.sep}", "")
+                raise error_for(error.status, text) from None
 
 
 def _base(text: str, store: Store) -> ModelName:

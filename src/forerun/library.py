@@ -88,12 +88,13 @@ class Model:
     def __init__(self, name: str, service: "Service", draft: str) -> None:
         self._service: Service | None = service
         self._draft = draft
-        facts = service.served.engine.model.facts
+        engine = service.served.engine
+        facts = engine.model.facts
         self.info = ModelInfo(
             name=name,
-            context_length=service.served.engine.context,
+            context_length=engine.context,
             vocab_size=facts.vocab_size,
-            embedding_length=facts.hidden_size,
+            embedding_length=engine.pooling.width(facts.hidden_size),
             weight_bytes=facts.weight_bytes,
             device=str(facts.device),
             load_seconds=service.served.load_s,
@@ -184,7 +185,10 @@ class Model:
         return self._open().detokenize(tokens)
 
     def embed(self, texts: Sequence[str], *, dimensions: int | None = None) -> list[list[float]]:
-        """A vector of length 1 for each text: the mean of the model's final hidden states.
+        """A vector of length 1 for each text: the model's final hidden states, pooled.
+
+        A checkpoint for sentence-transformers says how, any other is pooled by the mean. A prompt
+        that it wants before a query is the caller's to write.
 
         dimensions  keep so many of `info.embedding_length`, and scale to length 1 again
 

@@ -1,19 +1,50 @@
 """A text as one vector (spec 08 API-13)."""
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
+from torch import Tensor
 from torch.nn.functional import normalize
 
+from forerun.base.errors import CancelledError
 from forerun.contract.batch import Batch
+from forerun.contract.model import WIDEST_ROUND, CacheOptions
 from forerun.engine.loaded import LoadedModel
+from forerun.engine.pooling import Pool
 
 
-def embed(loaded: LoadedModel, tokens: Sequence[int], dimensions: int | None) -> list[float]:
-    """The mean of the final hidden states, cut to `dimensions`, of length 1.
+def embed(
+    loaded: LoadedModel,
+    tokens: Sequence[int],
+    dimensions: int | None,
+    cancelled: threading.Event,
+) -> list[float]:
+    """The final hidden states pooled as the checkpoint says, cut to `dimensions`, of length 1.
 
-    The caches are not touched: a conversation that they hold stays.
+    The model's own caches are not touched: a conversation that they hold stays. Raises
+    CancelledError before the first chunk and between chunks.
     """
-    batch = Batch.of(tokens, 0, loaded.model.facts.device)
-    mean = loaded.model.forward(batch, None).hidden[0].float().mean(0)
-    vector: list[float] = normalize(mean[:dimensions], dim=0).tolist()
+    pool = Pool(loaded.pooling)
+    for hidden in _hidden(loaded, tokens, cancelled):
+        pool.add(hidden)
+    vector: list[float] = normalize(pool.vector()[:dimensions], dim=0).tolist()
     return vector
+
+
+def _hidden(
+    loaded: LoadedModel, tokens: Sequence[int], cancelled: threading.Event
+) -> Iterator[Tensor]:
+    """Rows [n, hidden], chunk by chunk.
+
+    A text of several chunks has caches of its own, no larger than the text, for as long as it
+    takes: memory is bounded by them and one chunk's activations.
+    """
+    model, chunk = loaded.model, loaded.chunk
+    caches = None
+    if len(tokens) > chunk:
+        caches = model.new_caches(CacheOptions(len(tokens), slack=WIDEST_ROUND))
+    for start in range(0, len(tokens), chunk):
+        if cancelled.is_set():
+            raise CancelledError("cancelled while texts were embedded")
+        batch = Batch.of(tokens[start : start + chunk], start, model.facts.device)
+        yield model.forward(batch, caches).hidden[0]

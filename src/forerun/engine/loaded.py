@@ -1,8 +1,9 @@
 """A loaded model: what every request on it shares, as data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forerun.contract.model import Caches, TargetModel
+from forerun.engine.pooling import Pooling
 from forerun.prefix.session import PrefixCache
 from forerun.sampling.sampler import Sampler
 
@@ -18,3 +19,4 @@ class LoadedModel:
     context: int  # tokens that prompt and answer may have together
     chunk: int  # prompt tokens of one forward at most (PRE-1)
     look_ahead: int  # tokens that the decoder runs ahead of the host: 0 or 1 (DEC-7)
+    pooling: Pooling = field(default_factory=Pooling)  # of embeddings

@@ -11,10 +11,12 @@ from forerun.base.logs import logger
 from forerun.base.units import GIB, MIB
 from forerun.contract.model import CacheOptions, ModelFacts, TargetModel
 from forerun.engine.loaded import LoadedModel
+from forerun.engine.pooling import Pooling
 from forerun.kernels.select import KernelChoice
 from forerun.models.load import load_model
 from forerun.nn.placement import Placement
 from forerun.prefix.session import PrefixCache
+from forerun.runner.pooling import read_pooling
 from forerun.runner.request import LoadRequest
 from forerun.sampling.sampler import Sampler
 from forerun.store.stored import StoredModel
@@ -37,6 +39,7 @@ def load_engine(
 
     Raises LoadError naming the device, config field, tensor or file at fault.
     """
+    pooling = read_pooling(stored)
     on_cpu = _stated(stored, "num_gpu") == 0
     device = choose_device(request.device or ("cpu" if on_cpu else None))
     prepare_device(device)
@@ -45,10 +48,10 @@ def load_engine(
         torch.set_num_threads(threads)
     with torch.inference_mode(False):  # weights and caches are ordinary tensors (LOD-1)
         model = _load_weights(stored, device, request.cpu_kernels, progress)
-        return assemble(model, choose_context(request, stored, model))
+        return assemble(model, choose_context(request, stored, model), pooling)
 
 
-def assemble(model: TargetModel, context: int) -> LoadedModel:
+def assemble(model: TargetModel, context: int, pooling: Pooling | None = None) -> LoadedModel:
     """A model with its caches and the parts that requests on it share. In normal mode."""
     facts = model.facts
     caches = model.new_caches(CacheOptions(context))
@@ -60,6 +63,7 @@ def assemble(model: TargetModel, context: int) -> LoadedModel:
         context=context,
         chunk=choose_chunk(facts),
         look_ahead=0 if facts.device.type == "cpu" else 1,
+        pooling=pooling or Pooling(),
     )
 
 

@@ -72,16 +72,22 @@ def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prep
 def prepare_embedding(
     content: str, text: TextParts, limits: Limits, *, truncate: bool
 ) -> tuple[int, ...]:
-    """The tokens of a text to embed, cut to the context where the request allows it."""
-    tokens = text.tokenizer.encode_prompt([Span(content, trusted=False)])
+    """The tokens of a text to embed, in the model's frame.
+
+    Where it is longer than the context and the request allows it, the text's end is cut, and never
+    the frame: the last token may be the one that is pooled.
+    """
+    tokens = text.tokenizer.encode([Span(content, trusted=False)])
     if not tokens:
         raise RequestError("a text to embed is empty; leave it out")
-    if len(tokens) > limits.context and not truncate:
+    frame = text.tokenizer.special.frame
+    room = limits.context - len(frame.before) - len(frame.after)
+    if len(tokens) > room and not truncate:
         raise RequestError(
-            f"a text to embed has {len(tokens)} tokens and the context is {limits.context}; "
-            "shorten it or set truncate"
+            f"a text to embed has {len(tokens) + limits.context - room} tokens and the context is "
+            f"{limits.context}; shorten it or set truncate"
         )
-    return tuple(tokens[: limits.context])
+    return (*frame.before, *tokens[:room], *frame.after)
 
 
 def _sampling(

@@ -9,7 +9,6 @@ from functools import partial
 
 from forerun.base.errors import ForerunError, RequestError, internal
 from forerun.base.spans import Span
-from forerun.engine.embed import embed
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
@@ -18,6 +17,7 @@ from forerun.engine.thread import DeviceThread
 from forerun.protocol.events import Embeddings, Failed
 from forerun.protocol.requests import CompletionRequest, EmbedRequest
 from forerun.protocol.status import Memory, RunnerStatus
+from forerun.runner.embedding import EmbeddingWork
 from forerun.runner.prepare import Limits, prepare, prepare_embedding
 from forerun.runner.respond import Responder
 from forerun.runner.stream import EventStream, StreamLimits
@@ -106,20 +106,19 @@ class Service:
 
     def embed(self, request: EmbedRequest) -> Embeddings:
         """A vector of length 1 for each text."""
+        return self.start_embedding(request).result()
+
+    def start_embedding(self, request: EmbedRequest) -> EmbeddingWork:
+        """Check a request and queue its texts. Raises as `complete` does."""
         served = self.served
-        size = served.engine.model.facts.hidden_size
+        size = served.engine.pooling.width(served.engine.model.facts.hidden_size)
         if request.dimensions is not None and not 1 <= request.dimensions <= size:
             raise RequestError(f"dimensions is {request.dimensions}; it must be 1 to {size}")
         prompts = [
             prepare_embedding(text, served.text, served.limits, truncate=request.truncate)
             for text in request.texts
         ]
-        work = [partial(embed, served.engine, prompt, request.dimensions) for prompt in prompts]
-        futures = [self._thread.submit(each) for each in work]
-        return Embeddings(
-            vectors=[future.result() for future in futures],
-            prompt_tokens=sum(map(len, prompts)),
-        )
+        return EmbeddingWork(self._thread, served.engine, prompts, request.dimensions)
 
     def status(self) -> RunnerStatus:
         """The state with the memory figures of the latest refresh."""

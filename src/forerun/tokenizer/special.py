@@ -11,6 +11,14 @@ from forerun.tokenizer.files import CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG,
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """What goes around a text that is encoded on its own, such as one to embed (08 API-13)."""
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class SpecialTokens:
     """`names` is what chat templates see (`bos_token`, `eos_token`, `pad_token`, ...)."""
 
@@ -18,6 +26,7 @@ class SpecialTokens:
     eos_ids: tuple[int, ...]
     add_bos: bool
     names: dict[str, str]
+    frame: Frame
 
 
 def find_special_tokens(files: TokenizerFiles, library: Library) -> SpecialTokens:
@@ -40,7 +49,17 @@ def find_special_tokens(files: TokenizerFiles, library: Library) -> SpecialToken
         eos_ids=eos,
         add_bos=bool(bos) and first == [*bos] if add_bos is None else add_bos,
         names={**_spelled(library, bos_token=bos, eos_token=eos), **names},
+        frame=_frame(library),
     )
+
+
+def _frame(library: Library) -> Frame:
+    """What the post-processor of tokenizer.json does; transformers heeds no flag beside it."""
+    bare, framed = (library.encode("a", add_special_tokens=added).ids for added in (False, True))
+    size = len(bare)
+    starts = (at for at in range(len(framed) - size + 1) if framed[at : at + size] == bare)
+    at = next(starts, None) if size else None
+    return Frame() if at is None else Frame(tuple(framed[:at]), tuple(framed[at + size :]))
 
 
 def _ids(

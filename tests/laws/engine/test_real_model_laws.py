@@ -1,5 +1,6 @@
 """The engine's laws over tiny real models of every family, sliding windows included."""
 
+import threading
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,8 +104,8 @@ def test_an_embedding_is_the_mean_of_the_hidden_states(family):
     loaded = engine(family)
     ask(loaded, [97, 98, 99], 2)
     before = loaded.caches[0].offset
-    vector = embed(loaded, [97, 98, 99, 100], None)
-    cut = embed(loaded, [97, 98, 99, 100], 4)
+    vector = embed(loaded, [97, 98, 99, 100], None, threading.Event())
+    cut = embed(loaded, [97, 98, 99, 100], 4, threading.Event())
     assert sum(value * value for value in vector) == pytest.approx(1, abs=1e-5)
     scale = sum(value * value for value in vector[:4]) ** 0.5
     assert cut == pytest.approx([value / scale for value in vector[:4]], abs=1e-5)

@@ -24,7 +24,7 @@ from forerun.base.errors import (
 from forerun.base.logs import logger
 from forerun.base.units import format_bytes
 from forerun.protocol.codec import decode, encode, encode_line
-from forerun.protocol.events import Chunk, Done, Failed, Text, Tokens
+from forerun.protocol.events import Chunk, Done, Embeddings, Failed, Text, Tokens
 from forerun.protocol.requests import (
     CompletionRequest,
     DetokenizeRequest,
@@ -103,7 +103,18 @@ class _Doors:
 
     async def embed(self, request: Request) -> Response:
         asked = decode(await _body(request), EmbedRequest)
-        return _json(await run_in_threadpool(self._ready().embed, asked))
+        work = await run_in_threadpool(self._ready().start_embedding, asked)
+        vectors = asyncio.gather(*map(asyncio.wrap_future, work.vectors))
+        left = asyncio.ensure_future(_left(request.receive))
+        left.add_done_callback(lambda _: work.cancel())
+        try:
+            return _json(Embeddings(vectors=await vectors, prompt_tokens=work.prompt_tokens))
+        except asyncio.CancelledError:
+            if left.done():
+                raise CancelledError("the client left") from None
+            raise
+        finally:
+            left.cancel()  # which also gives up what is left of the work
 
     def _ready(self) -> "Service":
         """Raises BusyError before the model is loaded (HTP-3)."""
@@ -164,6 +175,12 @@ async def _body(request: Request) -> bytes:
     if size > MAX_BODY_BYTES:
         raise RequestError(f"the request is over {format_bytes(MAX_BODY_BYTES)}; shorten it")
     return bytes(body)
+
+
+async def _left(receive: Receive) -> None:
+    """Return when the client is gone; what it sent has been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:

@@ -47,7 +47,7 @@ def _python_calls(body: str) -> Sequence[ToolCall]:
     calls = []
     try:
         listed = reader.accepts("[")
-        while not reader.at_end and not (listed and reader.accepts("]")):
+        while not (reader.accepts("]") if listed else reader.at_end):
             name = reader.word()
             reader.expect("(")
             call = make_call(name, reader.pairs("=", ")"))
@@ -57,7 +57,7 @@ def _python_calls(body: str) -> Sequence[ToolCall]:
             reader.accepts("," if listed else ";")
     except MalformedError:
         return ()
-    return calls
+    return calls if reader.at_end else ()
 
 
 FUNCTION_GEMMA = (Block(OPEN, CLOSE, _marked_call, _outside_escapes),)

@@ -22,13 +22,15 @@ class HeldText(ABC):
     def _next(self, *, final: bool) -> Piece | None:
         """Decide on the start of what is held, which is not empty; None if more must come first.
 
-        With `final` nothing more comes, and None is no answer.
+        With `final` nothing more comes, and None is no answer. A piece of no characters only says
+        to ask again.
         """
 
     def _pieces(self, *, final: bool) -> list[Piece]:
         pieces = []
         while self._held and (piece := self._next(final=final)) is not None:
-            pieces.append(piece)
+            if piece.raw:
+                pieces.append(piece)
         return pieces
 
     def _cut(self, length: int) -> str:

@@ -1,0 +1,53 @@
+"""What a new model can do is recorded as it is made: 08 API-17, 07 MF-8."""
+
+import os
+
+import pytest
+
+from fixtures.tiny import tiny_store
+from forerun.base.errors import RequestError
+from forerun.importer.create import create
+from forerun.importer.progress import Reporter
+from forerun.protocol.imports import CreateRequest
+from forerun.store.names import ModelName
+
+THINKS = "TEMPLATE {{ messages[0].content }}<think>\n"
+TOOLS = "TEMPLATE {{ tools }}<tool_call>{{ messages[0].content }}\n"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return tiny_store(tmp_path_factory.mktemp("store"))
+
+
+def made(store, name, base, lines=""):
+    request = CreateRequest(name=name, modelfile=f"FROM {base}\n{lines}", folder=".")
+    with open(os.devnull, "wb") as unheard:
+        create(request, store, Reporter(unheard.fileno()))
+    return store.get(ModelName.parse(name)).config
+
+
+def test_a_checkpoints_own_template_tells(store):
+    assert store.get(ModelName.parse("tiny")).config.capabilities == ("completion",)
+
+
+def test_a_model_over_another_has_what_its_own_template_gives(store):
+    """A new TEMPLATE counts, then its base's, whatever lies between."""
+    assert made(store, "thinker", "tiny", THINKS).capabilities == ("completion", "thinking")
+    assert made(store, "same", "thinker", "SYSTEM be\n").capabilities == ("completion", "thinking")
+    assert made(store, "caller", "thinker", TOOLS).capabilities == ("completion", "tools")
+    assert made(store, "plain", "thinker", 'TEMPLATE ""\n').capabilities == ("completion",)
+
+
+def test_a_parser_stays_with_the_models_over_it(store):
+    assert made(store, "named", "tiny", "PARSER qwen3\n").capabilities == ("completion", "thinking")
+    later = made(store, "later", "named", TOOLS)
+    assert (later.parser, later.capabilities) == ("qwen3", ("completion", "tools", "thinking"))
+    assert made(store, "reset", "named", 'PARSER ""\n').capabilities == ("completion",)
+
+
+def test_an_unknown_parser_is_refused_before_anything_is_written(store):
+    """08 API-17: a Modelfile may not claim what the code cannot do."""
+    with pytest.raises(RequestError, match="PARSER is 'mine'; it must be one of think, hermes"):
+        made(store, "claims", "tiny", "PARSER mine\n")
+    assert not store.exists(ModelName.parse("claims"))

@@ -1,0 +1,43 @@
+"""An answer read through its channels, for tests."""
+
+from forerun.chat.dialects.channels import ChannelPlan
+from forerun.chat.dialects.registry import DIALECTS
+from forerun.chat.dialects.tools import Tools
+
+SCHEMA = {
+    "city": {"type": "string"},
+    "days": {"type": "integer"},
+    "ratio": {"type": "number"},
+    "exact": {"type": "boolean"},
+    "tags": {"type": "array", "items": {"type": "string"}},
+    "more": {"type": "object"},
+    "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    "mixed": {"type": ["string", "integer"]},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "find", "parameters": {"properties": SCHEMA}}},
+    {"type": "function", "function": {"name": "stop_all"}},
+]
+
+
+def channels(dialect, opening="start", *, tools=True):
+    """The parser of an answer in one of `DIALECTS`."""
+    spoken = DIALECTS[dialect]
+    return ChannelPlan(
+        opening if spoken.thinking else None,
+        spoken.calls if tools else None,
+        Tools.of(TOOLS if tools else []),
+    ).start()
+
+
+def read(dialect, *pieces, opening="start", tools=True):
+    """Thinking, text and calls as (name, arguments) of an answer that comes in pieces."""
+    parser = channels(dialect, opening, tools=tools)
+    made = [piece for text in pieces for piece in parser.push(text)] + parser.finish()
+    assert sum(piece.raw for piece in made) == sum(map(len, pieces)), "every character is decided"
+    calls = [(call.name, call.arguments) for piece in made for call in piece.calls]
+    return (
+        "".join(piece.thinking for piece in made),
+        "".join(piece.text for piece in made),
+        calls,
+    )

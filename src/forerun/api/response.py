@@ -79,8 +79,9 @@ class AnswerResponse(Response):
             if not begun:
                 await _send(send, error.status, JSON, self._dialect.refusal(error))
                 return
-            if error.status != CancelledError.status:  # else nobody reads it
-                await _write(send, self._dialect.failed(error))
+            if error.status == CancelledError.status:
+                return  # nobody reads; a stream without its end is seen to be cut off
+            await _write(send, self._dialect.failed(error))
         await send({"type": "http.response.body", "body": b""})
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:

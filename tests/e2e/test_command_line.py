@@ -20,6 +20,7 @@ from forerun.store.names import ModelName
 
 ROOT = Path(__file__).parents[2]
 NAME = "tiny"
+NOBODY = "127.0.0.1:1"  # no server listens there, so every runner is a command's own
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(models: Path) -> dict[str, str]:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-    return {**os.environ, "FORERUN_MODELS": str(models), "PYTHONPATH": paths, "COLUMNS": "100"}
+    return {
+        **os.environ,
+        "FORERUN_MODELS": str(models),
+        "FORERUN_HOST": NOBODY,
+        "PYTHONPATH": paths,
+        "COLUMNS": "100",
+    }
 
 
 def forerun(
@@ -87,8 +94,8 @@ def test_a_mistyped_command_is_answered_with_the_nearest(models: Path) -> None:
     done = forerun(models, "shwo")
     assert done.returncode == 2
     assert done.stderr == (
-        "Error: no command 'shwo'; did you mean show? there are run, pull, create, list, show, rm, "
-        "cp, bench, help\n"
+        "Error: no command 'shwo'; did you mean show? there are run, serve, ps, stop, pull, "
+        "create, list, show, rm, cp, bench, help\n"
     )
 
 

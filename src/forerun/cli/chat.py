@@ -1,15 +1,17 @@
 """One conversation with a loaded model: what the one-shot answer and the prompt share."""
 
 import sys
-from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 
+import click
+
 from forerun.base.options import OptionValue
 from forerun.base.units import format_seconds
+from forerun.cli.places import OpenModel
+from forerun.protocol.codec import encode_line
 from forerun.protocol.events import Chunk, Done, Figures
-from forerun.protocol.requests import CompletionRequest, Message
-from forerun.scheduler.connection import Connection
+from forerun.protocol.requests import CompletionRequest, Message, ToolCall
 
 
 @dataclass(slots=True)
@@ -18,34 +20,81 @@ class Chat:
 
     system: str | None = None
     options: dict[str, OptionValue] = field(default_factory=dict)
+    think: bool | str | None = None  # None: as the model does by itself
     turns: list[Message] = field(default_factory=list)
 
     def request(self, text: str) -> CompletionRequest:
         """The request for an answer to `text` after the turns so far."""
         system = [] if self.system is None else [Message(role="system", content=self.system)]
         asked = Message(role="user", content=text)
-        return CompletionRequest(messages=[*system, *self.turns, asked], options=dict(self.options))
+        return CompletionRequest(
+            messages=[*system, *self.turns, asked], options=dict(self.options), think=self.think
+        )
 
-    def answered(self, text: str, answer: str) -> None:
+    def answered(self, text: str, answer: Message) -> None:
         """Both turns belong to the conversation from now on."""
         self.turns.append(Message(role="user", content=text))
-        self.turns.append(Message(role="assistant", content=answer))
+        self.turns.append(answer)
 
 
-def answer(
-    connection: Connection, request: CompletionRequest, write: Callable[[str], None]
-) -> tuple[str, Done | None]:
-    """Stream one answer through `write`; its text, and how it ended unless Ctrl-C stopped it."""
-    pieces: list[str] = []
+@dataclass(slots=True)
+class Shown:
+    """What of an answer is shown besides its text."""
+
+    verbose: bool = False  # counts and speeds
+    hide_thinking: bool = False
+
+
+class Screen:
+    """Shows an answer as it comes, and remembers it.
+
+    The text goes to standard output, and so do calls of tools, a line of JSON each. Thinking goes
+    to standard error, dim in a terminal, so that a pipe gets the answer alone.
+    """
+
+    def __init__(self, *, hide_thinking: bool) -> None:
+        self._hide_thinking = hide_thinking
+        self._thinking: list[str] = []
+        self._text: list[str] = []
+        self._calls: list[ToolCall] = []
+        self._apart = True  # whether the answer stands apart from the thinking
+
+    def show(self, chunk: Chunk) -> None:
+        """Its thinking first, then its text, then its calls."""
+        self._thinking.append(chunk.thinking)
+        self._text.append(chunk.text)
+        self._calls += chunk.tool_calls
+        if chunk.thinking and not self._hide_thinking:
+            self._apart = False
+            click.secho(chunk.thinking, dim=True, err=True, nl=False)
+        if not self._apart and (chunk.text.strip() or chunk.tool_calls):
+            self._apart = True
+            click.echo("\n", err=True)
+        write_now(chunk.text)
+        for call in chunk.tool_calls:
+            write_now(encode_line(call).decode())
+
+    def message(self) -> Message:
+        """What was shown, as a turn of the conversation."""
+        return Message(
+            role="assistant",
+            content="".join(self._text),
+            thinking="".join(self._thinking) or None,
+            tool_calls=self._calls or None,
+        )
+
+
+def answer(model: OpenModel, request: CompletionRequest, screen: Screen) -> Done | None:
+    """Show one answer as it comes; how it ended, unless Ctrl-C stopped it."""
     try:
-        with closing(_events(connection, request)) as events:
+        with closing(model.complete(request)) as events:
             for event in events:
                 if isinstance(event, Done):
-                    return "".join(pieces), event
-                pieces.append(event.text)
-                write(event.text)
+                    return event
+                if isinstance(event, Chunk):
+                    screen.show(event)
     except KeyboardInterrupt:
-        return "".join(pieces), None
+        return None
     raise AssertionError("an answer ends with Done or with an error")
 
 
@@ -58,15 +107,6 @@ def cut_short(done: Done, request: CompletionRequest) -> str | None:
     return (
         f"(cut off after {total} tokens of prompt and answer: the context or num_predict is full)"
     )
-
-
-def _events(
-    connection: Connection, request: CompletionRequest
-) -> Generator[Chunk | Done, None, None]:
-    with closing(connection.complete(request)) as events:
-        for event in events:
-            if isinstance(event, Chunk | Done):
-                yield event
 
 
 def write_now(text: str) -> None:

@@ -44,10 +44,15 @@ def loaded(name: ModelName, settings: Settings, options: LoadOptions) -> Iterato
                     show(f"loading {name}", int(status.progress * 100), 100)
 
             status = runner.load(report, stall_s=settings.load_timeout_s)
-        if options.num_ctx and status.context_length < options.num_ctx:
-            limit = f"num_ctx {options.num_ctx} is above the model's {status.context_length}"
-            click.echo(f"{limit}, which it is cut to", err=True)
+        say_cut_context(options, status.context_length)
         yield runner
+
+
+def say_cut_context(options: LoadOptions, loaded_length: int) -> None:
+    """Tell of a context that is shorter than was asked for (05 PRP-8)."""
+    if options.num_ctx and loaded_length < options.num_ctx:
+        limit = f"num_ctx {options.num_ctx} is above the model's {loaded_length}"
+        click.echo(f"{limit}, which it is cut to", err=True)
 
 
 Show = Callable[[str, int | None, int | None], None]

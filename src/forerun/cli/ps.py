@@ -9,7 +9,6 @@ from forerun.base.json_types import JsonObject
 from forerun.base.units import format_bytes
 from forerun.cli.list import spoken, table
 from forerun.cli.reach import needed_server
-from forerun.client.server import ServerClient
 from forerun.settings import Settings
 
 HEAD = ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
@@ -20,13 +19,7 @@ FOREVER_S = 10 * 365 * 86400.0
 @click.pass_obj
 def command(settings: Settings) -> None:
     """List the models that the server has loaded, and until when."""
-    click.echo(table(HEAD, [_row(entry) for entry in loaded_models(needed_server(settings))]))
-
-
-def loaded_models(client: ServerClient) -> list[JsonObject]:
-    """What the server says of each loaded model."""
-    models = client.get("/api/ps").get("models")
-    return [each for each in models if isinstance(each, dict)] if isinstance(models, list) else []
+    click.echo(table(HEAD, [_row(entry) for entry in needed_server(settings).loaded()]))
 
 
 def _row(entry: JsonObject) -> list[str]:

@@ -1,6 +1,9 @@
-"""Whether a server is up that a command can use."""
+"""Whether a server is up that a command can use, and what is used where none is."""
 
 from forerun.base.errors import RequestError
+from forerun.cli.places import Place
+from forerun.cli.private import PrivatePlace
+from forerun.cli.served import ServedPlace
 from forerun.client.server import NoServerError, ServerClient
 from forerun.settings import Settings
 
@@ -18,6 +21,14 @@ def server_in_reach(settings: Settings) -> ServerClient | None:
             raise
         return None
     return client
+
+
+def place_of(settings: Settings) -> Place:
+    """Where models are opened: at the server if one is up, else in runners of this command."""
+    client = server_in_reach(settings)
+    if client is None:
+        return PrivatePlace(settings)
+    return ServedPlace(client)
 
 
 def needed_server(settings: Settings) -> ServerClient:

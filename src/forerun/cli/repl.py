@@ -8,10 +8,10 @@ from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from forerun.base.errors import ForerunError
-from forerun.cli.chat import Chat, answer, cut_short, described, write_now
-from forerun.cli.progress import loaded, pull_if_absent
+from forerun.cli.chat import Chat, Screen, Shown, answer, cut_short, described, write_now
+from forerun.cli.places import OpenModel, Place
+from forerun.cli.run import load_options
 from forerun.cli.slash import SlashCommands
-from forerun.scheduler.runners import LoadOptions, RunnerProcess
 from forerun.settings import Settings
 from forerun.store.names import ModelName
 
@@ -28,18 +28,18 @@ class Repl:
         self,
         model: ModelName,
         settings: Settings,
-        options: LoadOptions,
+        place: Place,
         *,
         chat: Chat,
-        verbose: bool,
+        shown: Shown,
     ) -> None:
         self.model = model
         self.settings = settings
-        self.options = options
+        self.place = place
         self.chat = chat
-        self.verbose = verbose
+        self.shown = shown
         self._resources = ExitStack()
-        self._runner: RunnerProcess | None = None
+        self._opened: OpenModel | None = None
         self._commands = SlashCommands(self)
         self._session: PromptSession[str] = PromptSession(
             history=_history(settings),
@@ -60,9 +60,9 @@ class Repl:
 
     def load(self, model: ModelName) -> None:
         """Serve `model` from now on; the turns so far stay."""
-        pull_if_absent(model, self.settings)
         fresh = ExitStack()
-        self._runner = fresh.enter_context(loaded(model, self.settings, self.options))
+        options = load_options(self.chat.options)
+        self._opened = fresh.enter_context(self.place.opened(model, options))
         self._resources.close()
         self._resources = fresh
         self.model = model
@@ -93,19 +93,20 @@ class Repl:
             click.echo("(stopped)", err=True)
         except ForerunError as error:
             click.echo(f"Error: {error}", err=True)
-            if self._runner is None or self._runner.exited:
+            if self._opened is None or self._opened.gone:
                 self.load(self.model)
         return True
 
     def _answer(self, text: str) -> None:
-        assert self._runner is not None, "a model is loaded before the first message"
+        assert self._opened is not None, "a model is loaded before the first message"
         request = self.chat.request(text)
-        said, done = answer(self._runner.connection, request, write_now)
+        screen = Screen(hide_thinking=self.shown.hide_thinking)
+        done = answer(self._opened, request, screen)
         write_now("\n\n")
-        self.chat.answered(text, said)
+        self.chat.answered(text, screen.message())
         if done is not None and (note := cut_short(done, request)) is not None:
             click.echo(note + "\n/clear forgets the conversation and makes room.\n", err=True)
-        if done is not None and self.verbose:
+        if done is not None and self.shown.verbose:
             click.echo(described(done.figures) + "\n", err=True)
 
 

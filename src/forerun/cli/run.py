@@ -6,12 +6,15 @@ import click
 
 from forerun.base.errors import RequestError
 from forerun.base.options import OPTIONS, OptionValue, parse_option
-from forerun.cli.chat import Chat, answer, cut_short, described, write_now
-from forerun.cli.progress import loaded, pull_if_absent
+from forerun.cli.chat import Chat, Screen, Shown, answer, cut_short, described, write_now
+from forerun.cli.places import OpenModel
+from forerun.cli.reach import place_of
 from forerun.protocol.requests import CompletionRequest
 from forerun.scheduler.runners import LoadOptions
 from forerun.settings import Settings
 from forerun.store.names import ModelName
+
+THINK_LEVELS = ("low", "medium", "high", "max")
 
 
 @click.command("run")
@@ -27,6 +30,12 @@ from forerun.store.names import ModelName
     help="An option of the request, such as temperature=0; may be repeated.",
 )
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without a template.")
+@click.option(
+    "--think",
+    metavar="LEVEL",
+    help="true, false, low, medium, high or max, for models that think.",
+)
+@click.option("--hide-thinking", is_flag=True, help="Do not show what the model thinks.")
 @click.option("--verbose", is_flag=True, help="Show counts and speeds after each answer.")
 @click.pass_obj
 def command(
@@ -37,34 +46,56 @@ def command(
     system: str | None,
     pairs: tuple[str, ...],
     raw: bool,
+    think: str | None,
+    hide_thinking: bool,
     verbose: bool,
 ) -> None:
     """Chat with a model; with a PROMPT or text piped in, answer once and end.
 
-    A model that is not here yet is pulled first.
+    A server that is up (`forerun serve`) answers; without one the model is loaded for this command
+    alone. A model that is not here yet is pulled first. The answer goes to standard output,
+    thinking and figures to standard error.
     """
     model = ModelName.parse(name)
     options = parse_pairs(pairs)
     text = _whole_prompt(prompt)
-    if raw and (text is None or system is not None):
-        raise RequestError("--raw continues a PROMPT; it takes no --system and is no conversation")
-    pull_if_absent(model, settings)
-    chat = Chat(system=system, options=options)
+    if raw and (text is None or system is not None or think is not None):
+        raise RequestError(
+            "--raw continues a PROMPT; it takes no --system, no --think and is no conversation"
+        )
+    chat = Chat(system=system, options=options, think=parse_think(think))
+    shown = Shown(verbose=verbose, hide_thinking=hide_thinking)
+    place = place_of(settings)
     if text is None:
         from forerun.cli.repl import Repl  # prompt_toolkit takes 100 ms to import
 
-        Repl(model, settings, load_options(options), chat=chat, verbose=verbose).run()
+        Repl(model, settings, place, chat=chat, shown=shown).run()
         return
     request = CompletionRequest(prompt=text, options=options) if raw else chat.request(text)
-    with loaded(model, settings, load_options(options)) as runner:
-        _, done = answer(runner.connection, request, write_now)
-        write_now("\n")
-        if done is None:
-            raise KeyboardInterrupt
-        if (note := cut_short(done, request)) is not None:
-            click.echo(note, err=True)
-        if verbose:
-            click.echo(described(done.figures), err=True)
+    with place.opened(model, load_options(options)) as opened:
+        _answer_once(opened, request, shown)
+
+
+def _answer_once(model: OpenModel, request: CompletionRequest, shown: Shown) -> None:
+    done = answer(model, request, Screen(hide_thinking=shown.hide_thinking))
+    write_now("\n")
+    if done is None:
+        raise KeyboardInterrupt
+    if (note := cut_short(done, request)) is not None:
+        click.echo(note, err=True)
+    if shown.verbose:
+        click.echo(described(done.figures), err=True)
+
+
+def parse_think(text: str | None) -> bool | str | None:
+    """The level of `--think` and `/set think`. RequestError for what is none."""
+    if text is None or text in THINK_LEVELS:
+        return text
+    if text not in ("true", "false"):
+        raise RequestError(
+            f"think is {text!r}; it must be true, false or one of {', '.join(THINK_LEVELS)}"
+        )
+    return text == "true"
 
 
 def parse_pairs(pairs: tuple[str, ...]) -> dict[str, OptionValue]:

@@ -7,16 +7,14 @@ import click
 
 from forerun.base.errors import RequestError
 from forerun.base.options import OPTIONS, check_option, parse_option
-from forerun.cli.chat import Chat
-from forerun.cli.progress import import_model
-from forerun.cli.show import SECTIONS, text_of
-from forerun.protocol.imports import CreateRequest
-from forerun.settings import Settings
+from forerun.cli.chat import Chat, Shown
+from forerun.cli.places import Place
+from forerun.cli.run import parse_think
+from forerun.cli.show import SECTIONS
 from forerun.store.messages import Message
-from forerun.store.modelfile import Modelfile, format_modelfile
+from forerun.store.modelfile import Modelfile
 from forerun.store.names import ModelName
 from forerun.store.parameters import parameter_texts
-from forerun.store.store import Store
 
 QUOTES = '"""'
 
@@ -25,9 +23,9 @@ class Conversation(Protocol):
     """What the commands act on."""
 
     model: ModelName
-    settings: Settings
+    place: Place
     chat: Chat
-    verbose: bool
+    shown: Shown
 
     def load(self, model: ModelName) -> None: ...
 
@@ -36,6 +34,8 @@ HELP = '''\
 /set parameter NAME VALUE   an option of answers to come: temperature 0
 /set parameter NAME         back to the model's own
 /set system TEXT            a system prompt instead of the model's own
+/set think | nothink        let a model think that can, or not; a level may
+                            follow: /set think high
 /set verbose | quiet        counts and speeds after each answer, or not
 /show                       the model; or one of: parameters, template,
                             system, license, modelfile
@@ -90,13 +90,17 @@ class SlashCommands:
             chat.system = text or None
             _say("system prompt set" if text else "the model's own system prompt")
         elif what in ("verbose", "quiet"):
-            self._conversation.verbose = what == "verbose"
+            self._conversation.shown.verbose = what == "verbose"
             _say(what)
+        elif what in ("think", "nothink"):
+            chat.think = parse_think(value.strip() or "true") if what == "think" else False
+            _say(f"think {str(chat.think).lower()}")
         elif what == "parameter":
             self._set_parameter(value.strip())
         else:
             raise RequestError(
-                "write /set parameter NAME VALUE, /set system TEXT, verbose or quiet"
+                "write /set parameter NAME VALUE, /set system TEXT, think, nothink, verbose or "
+                "quiet"
             )
 
     def _set_parameter(self, pair: str) -> None:
@@ -116,8 +120,7 @@ class SlashCommands:
         which = rest or "info"
         if which not in SECTIONS:
             raise RequestError(f"write /show, or /show and one of {', '.join(SECTIONS)}")
-        model = Store(self._conversation.settings.models).get(self._conversation.model)
-        click.echo(text_of(model, which))
+        click.echo(self._conversation.place.section(self._conversation.model, which))
         chat = self._conversation.chat
         if which == "parameters":
             for name, value in chat.options.items():
@@ -132,19 +135,18 @@ class SlashCommands:
     def _save(self, rest: str) -> None:
         if not rest:
             raise RequestError("/save needs a name")
-        chat, settings = self._conversation.chat, self._conversation.settings
-        if Store(settings.models).exists(ModelName.parse(rest)):
+        chat, place = self._conversation.chat, self._conversation.place
+        name = ModelName.parse(rest)
+        if place.has(name):
             raise RequestError(f"there is a model {rest} already; choose another name")
-        text = format_modelfile(
-            Modelfile(
-                source=str(self._conversation.model),
-                parameters=dict(chat.options),
-                system=chat.system,
-                messages=tuple(Message(turn.role, str(turn.content)) for turn in chat.turns),
-            )
+        made = Modelfile(
+            source=str(self._conversation.model),
+            parameters=dict(chat.options),
+            system=chat.system,
+            messages=tuple(Message(turn.role, str(turn.content)) for turn in chat.turns),
         )
-        request = CreateRequest(name=rest, modelfile=text, folder=str(settings.models))
-        _say(f"saved {import_model(request, settings)}")
+        place.create(name, made)
+        _say(f"saved {name}")
 
     def _load(self, rest: str) -> None:
         if not rest:

@@ -3,7 +3,6 @@
 import click
 
 from forerun.base.errors import NotFoundError
-from forerun.cli.ps import loaded_models
 from forerun.cli.reach import needed_server
 from forerun.settings import Settings
 from forerun.store.names import ModelName
@@ -19,7 +18,7 @@ def command(settings: Settings, name: str) -> None:
     """
     model = ModelName.parse(name)
     client = needed_server(settings)
-    names = [str(each.get("name")) for each in loaded_models(client)]
+    names = [str(each.get("name")) for each in client.loaded()]
     if model not in [ModelName.parse(each) for each in names]:
         loaded = f"loaded: {', '.join(names)}" if names else "no model is"
         raise NotFoundError(f"{model} is not loaded; {loaded}")

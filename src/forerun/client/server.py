@@ -36,6 +36,13 @@ class ServerClient:
             raise NoServerError(f"what answers at {self.address} is no forerun server")
         return version
 
+    def loaded(self) -> list[JsonObject]:
+        """What it says of each model that it has loaded."""
+        models = self.get("/api/ps").get("models")
+        if not isinstance(models, list):
+            return []
+        return [each for each in models if isinstance(each, dict)]
+
     def get(self, path: str) -> JsonObject:
         with self._exchange("GET", path, None, None) as response:
             return _object(response.read())

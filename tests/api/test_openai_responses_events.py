@@ -25,6 +25,7 @@ FIGURES = Figures(
     prompt_tokens=7,
     cached_tokens=3,
     generated_tokens=5,
+    thinking_tokens=2,
     prompt_seconds=0.1,
     generation_seconds=0.1,
 )
@@ -219,6 +220,7 @@ def test_usage():
     assert usage["input_tokens"] == 7
     assert usage["input_tokens_details"]["cached_tokens"] == 3
     assert (usage["output_tokens"], usage["total_tokens"]) == (5, 12)
+    assert usage["output_tokens_details"] == {"reasoning_tokens": 2}
 
 
 def test_log_probabilities_are_those_of_the_text():

@@ -28,6 +28,7 @@ class Figures(Struct):
     generation_seconds: float
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    thinking_tokens: int = 0  # of the generated ones, those of chunks that hold thinking
     load_seconds: float = 0.0
     first_token_seconds: float = 0.0  # from the request's arrival at the runner
 

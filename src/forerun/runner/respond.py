@@ -80,6 +80,7 @@ class Responder:
         self._prompt_tokens = 0
         self._arrived = time.monotonic()
         self._first_token_s = 0.0
+        self._thinking_tokens = 0
 
     @property
     def waited_s(self) -> float:
@@ -122,6 +123,7 @@ class Responder:
                     generation_seconds=figures.generation_seconds,
                     drafted_tokens=figures.drafted_tokens,
                     accepted_tokens=figures.accepted_tokens,
+                    thinking_tokens=self._thinking_tokens,
                     load_seconds=self._load_s,
                     first_token_seconds=self._first_token_s,
                 ),
@@ -185,6 +187,7 @@ class Responder:
             self._give(self._separated(self._stops.finish(), last=True), last=True)
 
     def _emit(self, chunk: Chunk, tokens: Sequence[_Token]) -> None:
+        self._thinking_tokens += len(tokens) if chunk.thinking else 0
         chunk.tokens = [token.id for token in tokens]
         chunk.logprobs = [
             _entry(token.logprob, self._tokenizer) for token in tokens if token.logprob

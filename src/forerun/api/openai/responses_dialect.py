@@ -106,7 +106,7 @@ def _usage(figures: Figures) -> JsonObject:
             "cache_write_tokens": figures.prompt_tokens - figures.cached_tokens,
         },
         "output_tokens": figures.generated_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": figures.thinking_tokens},
         "total_tokens": figures.prompt_tokens + figures.generated_tokens,
     }
 

@@ -65,7 +65,7 @@ def test_an_unload_ends_in_bounded_time(scheduled):
             assert runner.cut == 0  # by the test's own account: nothing was told to count
             assert runner.closed
 
-    scheduled(story, grace_s=0.05)
+    scheduled(story, grace_s=0.3)
 
 
 def test_an_unload_ends_a_load(scheduled):

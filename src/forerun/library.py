@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Chunk", "Done", "Model", "ModelInfo", "load"]
 
 DRAFTS = ("auto", "off")
+REASONING = ("thinking", "reasoning_content", "reasoning")  # what clients call it in a message
 
 
 def load(
@@ -70,6 +71,7 @@ class ModelInfo:
     """What a loaded model is."""
 
     name: str
+    capabilities: tuple[str, ...]  # "completion"; "tools" and "thinking" by its chat template
     context_length: int  # tokens that prompt and answer may have together
     vocab_size: int
     embedding_length: int  # dimensions of `embed`
@@ -92,6 +94,7 @@ class Model:
         facts = engine.model.facts
         self.info = ModelInfo(
             name=name,
+            capabilities=service.served.text.capabilities,
             context_length=engine.context,
             vocab_size=facts.vocab_size,
             embedding_length=engine.pooling.width(facts.hidden_size),
@@ -144,12 +147,16 @@ class Model:
         """Answer a chat, through the model's template.
 
         messages  `{"role": "user", "content": "..."}` and so on. What they say is text, whatever
-                  it looks like. A last message of the assistant's is continued.
-        tools     function tools with JSON schemas, if the template knows tools
-        think     whether, or how hard, a reasoning model thinks before it answers
+                  it looks like. A last message of the assistant's is continued. Send an answer's
+                  thinking and tool calls back as `thinking` and `tool_calls`, and what a tool
+                  returned as `{"role": "tool", "content": "...", "tool_name": "..."}`.
+        tools     function tools with JSON schemas: calls of them are in `Chunk.tool_calls`, whole
+        think     whether a model that can does think before it answers, or how hard: "low",
+                  "medium", "high", "max"; None: it does. Its thoughts are in `Chunk.thinking`
         format    UnsupportedError until grammars come
 
-        The rest is as in `generate`.
+        The rest is as in `generate`. RequestError also for tools or thinking that
+        `info.capabilities` does not name.
 
         >>> answer = model.chat([{"role": "user", "content": "Hi"}], num_predict=4, seed=1)
         >>> events = list(answer)
@@ -158,7 +165,7 @@ class Model:
         """
         return self._complete(
             {
-                "messages": _objects("messages", messages),
+                "messages": [_turn(each) for each in _objects("messages", messages)],
                 "tools": None if tools is None else _objects("tools", tools),
                 "think": think,
                 "format": format,
@@ -292,6 +299,13 @@ def _objects(name: str, given: object) -> list[dict[str, object]]:
         if not isinstance(item, Mapping):
             raise RequestError(f"{name} holds {shown(item)}; it must be a list of objects")
     return [dict(item) for item in given]
+
+
+def _turn(message: dict[str, object]) -> dict[str, object]:
+    """A message with its reasoning under our name, whichever of the usual ones it has."""
+    turn = {name: said for name, said in message.items() if name not in REASONING}
+    reasoning = [said for name in REASONING if (said := message.get(name)) is not None]
+    return {**turn, "thinking": reasoning[0]} if reasoning else turn
 
 
 def _pull(name: ModelName, settings: Settings) -> None:

@@ -1,0 +1,102 @@
+"""What a bug of ours and a dawdling client meet at the server's outermost parts."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Scope
+
+from forerun.api import connections
+from forerun.api.app import make_app
+from forerun.api.connections import BoundedConnection
+from forerun.api.metrics import Metrics
+from forerun.api.services import Services
+from forerun.scheduler.scheduler import Scheduler
+from forerun.settings import Settings
+from forerun.store.store import Store
+
+
+class BrokenScheduler(Scheduler):
+    async def residents(self):
+        raise FileNotFoundError("/home/somebody/secret")
+
+
+async def get(app, path: str) -> list[Message]:
+    scope: Scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "headers": [(b"host", b"localhost")],
+        "query_string": b"",
+        "http_version": "1.1",
+    }
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent
+
+
+def test_a_bug_is_logged_with_its_trace_and_told_without_its_text(tmp_path: Path, caplog) -> None:
+    """08 API-14: nothing of this machine is in an answer."""
+    settings = Settings.from_environment({"FORERUN_MODELS": str(tmp_path)})
+
+    async def ask() -> list[Message]:
+        store = Store(settings.models)
+        services = Services(store, BrokenScheduler(store, settings), settings, Metrics())
+        return await get(make_app(services), "/metrics")
+
+    start, body = asyncio.run(ask())
+    assert start["status"] == 500
+    assert b"internal error: FileNotFoundError" in body["body"]
+    assert b"somebody" not in body["body"]
+    assert [record for record in caplog.records if record.exc_info]
+
+
+async def served(seconds: float, sent: bytes, more: bytes = b"") -> tuple[bytes, float]:
+    """What a connection is answered, and how long it lived; `more` comes after the answer."""
+    connections.HEAD_S = seconds
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        PlainTextResponse("hello"), http=BoundedConnection, lifespan="off", log_config=None
+    )
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server._serve([listener]))
+    loop = asyncio.get_running_loop()
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    started = loop.time()
+    writer.write(sent)
+    if more:
+        await reader.readuntil(b"hello")
+        writer.write(more)
+    answer = await reader.read()
+    lived = loop.time() - started
+    writer.close()
+    server.should_exit = True
+    await running
+    return answer, lived
+
+
+@pytest.mark.parametrize(
+    ("sent", "more"),
+    [
+        (b"", b""),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\nx-slow: ", b""),
+        (b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", b"GET / HTTP/1.1\r\nhos"),
+        (b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\n", b"refused"),
+    ],
+    ids=["nothing", "half a head", "half a second head", "a body that nobody reads"],
+)
+def test_a_connection_that_brings_no_whole_head_is_closed(monkeypatch, sent, more) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0)
+    answer, lived = asyncio.run(served(0.3, sent, more))
+    assert answer == b""
+    assert 0.2 < lived < 3  # uvicorn's own limit, for what is idle, is 5 s

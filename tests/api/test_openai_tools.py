@@ -118,6 +118,10 @@ def test_thinking_is_told_apart(client: OpenAI) -> None:
             assert message.content == "because"
             assert message.model_extra is not None
             assert message.model_extra["reasoning"] == "why"
+    usage = client.chat.completions.create(**asked(THOUGHT)).usage
+    assert usage is not None
+    assert usage.completion_tokens_details is not None
+    assert 0 < (usage.completion_tokens_details.reasoning_tokens or 0) < usage.completion_tokens
 
 
 def test_no_effort_is_no_thinking(client: OpenAI) -> None:

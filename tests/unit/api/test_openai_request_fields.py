@@ -312,3 +312,7 @@ def test_usage_adds_up() -> None:
         "accepted_prediction_tokens": 5,
         "rejected_prediction_tokens": 1,
     }
+    thought = msgspec.structs.replace(figures, thinking_tokens=3)
+    assert msgspec.to_builtins(usage_of(thought))["completion_tokens_details"] == {
+        "reasoning_tokens": 3
+    }

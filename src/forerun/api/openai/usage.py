@@ -9,14 +9,15 @@ class PromptDetails(WireStruct):
 
 
 class CompletionDetails(WireStruct):
-    """Drafted tokens that became the answer, and those that did not."""
+    """Tokens of thinking; drafted tokens that became the answer, and those that did not."""
 
-    accepted_prediction_tokens: int
-    rejected_prediction_tokens: int
+    reasoning_tokens: int | None = None
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
 
 
 class Usage(WireStruct):
-    """Without `completion_tokens_details` nothing was drafted."""
+    """Without `completion_tokens_details` nothing was thought and nothing drafted."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -27,16 +28,14 @@ class Usage(WireStruct):
 
 def usage_of(figures: Figures) -> Usage:
     """The figures of a finished answer."""
-    details = None
+    details = CompletionDetails(reasoning_tokens=figures.thinking_tokens or None)
     if figures.drafted_tokens:
-        details = CompletionDetails(
-            accepted_prediction_tokens=figures.accepted_tokens,
-            rejected_prediction_tokens=figures.drafted_tokens - figures.accepted_tokens,
-        )
+        details.accepted_prediction_tokens = figures.accepted_tokens
+        details.rejected_prediction_tokens = figures.drafted_tokens - figures.accepted_tokens
     return Usage(
         prompt_tokens=figures.prompt_tokens,
         completion_tokens=figures.generated_tokens,
         total_tokens=figures.prompt_tokens + figures.generated_tokens,
         prompt_tokens_details=PromptDetails(cached_tokens=figures.cached_tokens),
-        completion_tokens_details=details,
+        completion_tokens_details=None if details == CompletionDetails() else details,
     )

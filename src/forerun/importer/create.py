@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forerun.base.errors import RequestError
+from forerun.base.errors import LoadError, RequestError, one_line
 from forerun.base.options import check_options
 from forerun.importer.check import check_templates
 from forerun.importer.layers import DRAFT_FOLDER, Defaults, config_of, over, without_draft
@@ -43,6 +43,7 @@ def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Repo
     modelfile = _modelfile(request)
     for warning in modelfile.warnings:
         reporter.status(warning)
+    _check_template(modelfile.template)
     parts = _open(modelfile, Path(request.folder), store, reporter)
     capabilities = _capabilities(modelfile, parts.base)
     with store.importing() as writer:
@@ -88,6 +89,14 @@ def _open(modelfile: Modelfile, folder: Path, store: Store, reporter: Reporter) 
     if not named.in_store:
         pull(named.name, store, reporter)
     return Parts(store.get(named.name), draft, draft_config)
+
+
+def _check_template(template: str | None) -> None:
+    """One that the request brings is the caller's own mistake, unlike a checkpoint's."""
+    try:
+        check_templates(template, {})
+    except LoadError as error:
+        raise RequestError(one_line(error)) from None
 
 
 def _capabilities(modelfile: Modelfile, base: Source | StoredModel) -> tuple[str, ...]:

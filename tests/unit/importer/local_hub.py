@@ -25,15 +25,18 @@ class Weights:
     def wait_until_asked(self) -> None:
         assert self._asked.acquire(timeout=60)
 
+    def was_asked_again(self) -> bool:
+        return self._asked.acquire(blocking=False)
+
     def let_go(self) -> None:
         self._go.set()
 
 
 @contextmanager
-def hub(folder: Path, weights: Weights | None = None) -> Iterator[str]:
+def hub(folder: Path, weights: Weights | None = None, *, missing: bool = False) -> Iterator[str]:
     """The address of a hub, for HF_ENDPOINT, that has `folder` under every repository's name.
 
-    With `weights` the contents of safetensors files wait for a sign.
+    With `weights` the contents of safetensors files wait for a sign; `missing`: it has nothing.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -51,6 +54,12 @@ def hub(folder: Path, weights: Weights | None = None) -> Iterator[str]:
                 self.wfile.write(data)
 
         def answer(self) -> bytes:
+            if missing:
+                self.send_response(404)
+                self.send_header("X-Error-Code", "RepoNotFound")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return b""
             path = self.path.split("?")[0]
             data = page(folder) if path.startswith("/api/") else file_of(folder, path)
             self.send_response(200)

@@ -193,7 +193,7 @@ def test_a_runner_that_is_killed_in_mid_answer_is_one_error(mortal):
         return str(caught.value)
 
     message = asyncio.run(lose())
-    assert message.startswith("the runner failed: ")
+    assert message.startswith("the runner failed: it was killed (SIGKILL)")
     assert "\n" not in message
     assert wait_until(lambda: mortal.exited)
 

@@ -2,10 +2,17 @@
 
 import json
 import logging
+import re
 import sys
 import time
 
 ROOT = "forerun"
+
+_INFORMATION = re.compile(
+    r"\d\d:\d\d:\d\d (info|debug) "  # of the text form
+    r'|\{"time": [\d.]+, "level": "(info|debug)"'
+)
+
 Field = str | int | float | bool
 
 
@@ -60,6 +67,11 @@ def logger(name: str) -> logging.Logger:
 def event(log: logging.Logger, message: str, **fields: Field) -> None:
     """One info line with named values: pairs in a text log, members of the object in a JSON one."""
     log.info(message, extra={"fields": fields})
+
+
+def is_information(line: str) -> bool:
+    """Whether a line of either form reports what went well, and so explains no end."""
+    return _INFORMATION.match(line) is not None
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Field]:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import IO
 
 from forerun.base.errors import LAST_WORDS, RunnerError
+from forerun.base.logs import is_information
 
 _TAIL_LINES = 20
 _TAIL_LINE_LENGTH = 2000
@@ -85,10 +86,17 @@ class ChildProcess:
             return
 
     def last_error(self, wait_s: float = 2.0) -> str:
-        """The last line of the child's standard error, waiting for it while the child ends."""
+        """Why the child ended, waiting for it while it does: what it said last, or the signal.
+
+        A child that is killed has no time to say anything: what it said before is not the reason.
+        """
         self._pump.join(wait_s)
         lines = [line.strip().removeprefix(LAST_WORDS) for line in list(self._tail)]
-        return next((line for line in reversed(lines) if line), "it said nothing")
+        ended_by = _signal_of(self._process)
+        if ended_by == "SIGKILL":
+            return "it was killed (SIGKILL), as it happens when memory runs out"
+        last = next((line for line in reversed(lines) if line), "it said nothing")
+        return f"{last} ({ended_by})" if ended_by else last
 
     def close(self) -> None:
         """Kill the child and all it started, wait until it is gone. Idempotent, also after a crash.
@@ -116,11 +124,22 @@ class ChildProcess:
     def _pass_on_errors(self) -> None:
         for data in _pipe(self._process.stderr):
             line = data.decode(errors="replace")
-            self._tail.append(line[:_TAIL_LINE_LENGTH])
+            if not is_information(line):
+                self._tail.append(line[:_TAIL_LINE_LENGTH])
             if not line.startswith(LAST_WORDS):
                 with suppress(OSError, ValueError):  # ours is closed, and the child must not block
                     sys.stderr.write(line)
                     sys.stderr.flush()
+
+
+def _signal_of(process: subprocess.Popen[bytes], wait_s: float = 0.5) -> str:
+    """The name of the signal that ended `process`; "" if none did or it is still there."""
+    try:
+        status = process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        return ""
+    known = {number.value: number.name for number in signal.Signals}
+    return known.get(-status, f"signal {-status}") if status < 0 else ""
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -14,9 +15,9 @@ from forerun.scheduler.process import ChildProcess
 TESTS = Path(__file__).parents[2]
 
 
-def child(mode):
+def child(*arguments):
     environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    return ChildProcess("fixtures.child", [mode], environment=environment)
+    return ChildProcess("fixtures.child", arguments, environment=environment)
 
 
 def gone(pid):
@@ -61,6 +62,22 @@ def test_the_last_line_of_standard_error_is_kept_for_messages():
     failing = child("fail")
     assert failing.last_error() == "the weights are gone"
     failing.close()
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGKILL, "it was killed (SIGKILL), as it happens when memory runs out"),
+        (signal.SIGTERM, "the last warning (SIGTERM)"),
+    ],
+)
+def test_a_child_that_a_signal_ends_says_so(form, number, reason):
+    """RUN-9: what it logged while all was well is no reason."""
+    ending = child("chatter", form, str(int(number)))
+    assert ending.last_error(20) == reason
+    assert ending.killed()
+    ending.close()
 
 
 def test_what_a_child_says_goes_on_to_our_standard_error(capfd):

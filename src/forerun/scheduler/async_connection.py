@@ -5,6 +5,7 @@ whether an answer is whole is told by its last event and not by HTTP.
 """
 
 import asyncio
+import errno
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -13,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from forerun.base.errors import ForerunError, RequestError, RunnerError, error_for
+from forerun.base.errors import BusyError, ForerunError, RequestError, RunnerError, error_for
 from forerun.protocol.codec import decode, decode_event, encode
 from forerun.protocol.events import Chunk, Done, Embeddings, Failed, Progress, Text, Tokens
 from forerun.protocol.requests import (
@@ -96,7 +97,7 @@ class AsyncConnection:
         """One request; its answer's body is left to read. An error status is raised."""
         body = b"" if message is None else encode(message)
         head = f"{method} {target} HTTP/1.0\r\nhost: runner\r\ncontent-length: {len(body)}\r\n\r\n"
-        reader, writer = await asyncio.open_unix_connection(str(self._path), limit=MAX_LINE)
+        reader, writer = await _connected(self._path)
         try:
             writer.write(head.encode() + body)
             with suppress(ConnectionError):  # it may answer before it has read everything
@@ -110,6 +111,18 @@ class AsyncConnection:
 
     async def _gone(self, what: str) -> ForerunError:
         return RunnerError(f"{what}: {await self._last_error()}")
+
+
+async def _connected(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    try:
+        return await asyncio.open_unix_connection(str(path), limit=MAX_LINE)
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+    raise BusyError(
+        "too many connections are open at once; try again later, or raise the limit of open files "
+        "(ulimit -n)"
+    )
 
 
 async def _status(reader: asyncio.StreamReader) -> int:

@@ -4,6 +4,7 @@ The other side here only replays bytes; what a real runner says is tested end to
 """
 
 import asyncio
+import errno
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -243,6 +244,17 @@ def test_each_question_has_its_door(tmp_path):
         found, sent = asyncio.run(once())
         assert sent.startswith(line)
         assert answer is None or found == answer
+
+
+def test_a_server_without_room_for_a_connection_is_busy(monkeypatch, tmp_path):
+    """That is no failure of the runner, which goes on with its other requests."""
+
+    async def refuse(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "open_unix_connection", refuse)
+    with pytest.raises(BusyError, match="ulimit"):
+        asyncio.run(AsyncConnection(tmp_path, None).tokenize(TokenizeRequest(text="a")))
 
 
 def test_a_socket_that_is_not_there_is_an_error(tmp_path):

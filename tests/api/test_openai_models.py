@@ -4,6 +4,7 @@ import math
 import os
 from base64 import b64decode
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from struct import unpack
 
@@ -171,3 +172,39 @@ def test_null_is_the_same_as_absent(client: OpenAI) -> None:
             model=MODEL, input="a", extra_body=dict.fromkeys([*names, "encoding_format"])
         )
         assert len(answer.data) == 1
+
+
+ASKS: dict[str, dict[str, object]] = {
+    "chat/completions": {"messages": [{"role": "user", "content": "SAY:x"}]},
+    "completions": {"prompt": "SAY:x<|im_end|>"},
+    "embeddings": {"input": "x"},
+}
+
+
+def ask(server: Server, path: str, **fields: object) -> None:
+    body = {"model": MODEL, **ASKS[path], **fields}
+    assert httpx.post(f"{server.url}/v1/{path}", json=body).status_code == 200
+
+
+def stays_s(server: Server) -> float | None:
+    """How long the model will stay, None if it is not loaded."""
+    for model in httpx.get(f"{server.url}/api/ps").json()["models"]:
+        if model["name"] == "scripted:latest":
+            return (datetime.fromisoformat(model["expires_at"]) - datetime.now(UTC)).total_seconds()
+    return None
+
+
+@pytest.mark.parametrize("path", ASKS)
+def test_how_long_a_model_stays(server: Server, path: str) -> None:
+    """E09, SCH-4: as at the native doors; a request that says nothing changes nothing."""
+    table = {3600: 3600, "24h": 86_400, "600": 600, -1: math.inf, "-1m": math.inf, "10m": 600}
+    for keep_alive, seconds in table.items():
+        for fields in ({"keep_alive": keep_alive}, {}):
+            ask(server, path, **fields)
+            left = stays_s(server)
+            assert left is not None
+            assert left > 1e9 if seconds == math.inf else seconds - 60 < left <= seconds
+    for keep_alive in (0, "0"):
+        ask(server, path, keep_alive=keep_alive)
+        while stays_s(server) is not None:  # the answer may be read before its lease is over
+            pass

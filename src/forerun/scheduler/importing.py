@@ -12,6 +12,8 @@ from forerun.protocol.events import Failed
 from forerun.protocol.imports import Imported, ImportRequest, ImportStatus
 from forerun.scheduler.process import ChildProcess
 
+MODULE = "forerun.importer"
+
 Step = ImportStatus | Imported
 
 
@@ -115,5 +117,5 @@ class ImportProcess:
             if self._closed:
                 raise ImportFailedError("the import was stopped before it began")
             environment = self._settings.environment()
-            self._child = ChildProcess("forerun.importer", (), environment=environment)
+            self._child = ChildProcess(MODULE, (), environment=environment)
             return self._child

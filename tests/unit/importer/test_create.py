@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fixtures.checkpoints import edit_config, edit_tensors
 from fixtures.tiny import tiny_folder
-from forerun.base.errors import LoadError, RequestError
+from forerun.base.errors import RequestError
 from forerun.importer.create import create
 from forerun.importer.progress import Reporter
 from forerun.protocol.imports import CreateRequest
@@ -243,13 +243,13 @@ def test_retired_parameters_are_reported(create_model: Create, events: Path) -> 
 def test_a_template_that_does_not_compile_is_refused(
     folder: Path, create_model: Create, refuse: Refuse, template: str
 ) -> None:
-    """06 TMP-5: wherever it stands, and before anything is written."""
+    """06 TMP-5: wherever it stands, and before anything is written; 08 API-14: whose mistake."""
     refuse(f"FROM {folder}\nTEMPLATE {template}", "no valid Jinja")
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "chat_template": template}))
     refuse(f"FROM {folder}", "no valid Jinja")
     assert create_model(f"FROM {folder}\nTEMPLATE mine").template == "mine"
-    with pytest.raises(LoadError, match="no valid Jinja"):
+    with pytest.raises(RequestError, match="no valid Jinja"):
         create_model(f"FROM made\nTEMPLATE {template}", "other")
 
 

@@ -14,14 +14,19 @@ import pytest
 
 from fixtures.scripted import scripted_store
 from fixtures.server import Server, scripted_server
+from forerun.settings import Settings
 
 MODEL = "scripted"
 HARD = "naïve 👩‍💻 日本 \ufffd"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    settings = scripted_store(tmp_path_factory.mktemp("answers"))
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    return scripted_store(tmp_path_factory.mktemp("answers"))
+
+
+@pytest.fixture(scope="module")
+def server(settings: Settings) -> Iterator[Server]:
     with scripted_server(settings) as server:
         yield server
 
@@ -255,6 +260,31 @@ def test_an_error_within_a_stream(client: ollama.Client) -> None:
             heard += piece.response or ""
     assert heard == "hel"
     assert whole(client, "SAY:again") == ("again", "stop")
+
+
+def test_a_runner_that_dies(client: ollama.Client) -> None:
+    """08 API-14, RUN-9: what was said is kept, the reason is told, and the next request loads."""
+    heard = ""
+    with pytest.raises(ollama.ResponseError, match="told to die"):
+        for piece in client.generate(MODEL, "STEP_MS=20 DIE_AT=4 SAY:hello", stream=True):
+            heard += piece.response or ""
+    assert heard == "hel"
+    with pytest.raises(ollama.ResponseError, match="told to die") as caught:
+        client.generate(MODEL, "DIE_AT=1 SAY:hello")
+    assert caught.value.status_code == 500
+    assert whole(client, "SAY:again") == ("again", "stop")
+
+
+def test_a_full_queue(settings: Settings) -> None:
+    """08 API-14, SCH-1: 503, which clients may try again."""
+    with (
+        scripted_server(settings, FORERUN_MAX_QUEUE="0") as server,
+        ollama.Client(host=server.url) as client,
+    ):
+        for ask in (client.generate, client.chat, client.embed, client.embeddings):
+            with pytest.raises(ollama.ResponseError, match="server busy") as caught:
+                ask(MODEL)
+            assert caught.value.status_code == 503
 
 
 NULLABLE = {

@@ -3,6 +3,7 @@
 import http.client
 import json
 import math
+import urllib.request
 from collections.abc import Iterator, Sequence
 
 import ollama
@@ -133,8 +134,22 @@ def test_a_conversation_outlives_an_embedding(server: Server) -> None:
     assert after["cached_count"] == int(str(after["prompt_eval_count"])) - 1
 
 
-def test_each_is_a_line_in_the_log(client: ollama.Client, server: Server) -> None:
-    """08 API-13: model, texts, tokens."""
+def test_each_is_logged_and_counted(client: ollama.Client, server: Server) -> None:
+    """08 API-13: as answers are; loads too."""
+
+    def counted(outcome: str) -> float:
+        with urllib.request.urlopen(f"{server.url}/metrics") as metrics:
+            line = f'forerun_requests_total{{model="tiny:latest",outcome="{outcome}"}} '
+            found = [each for each in metrics.read().decode().splitlines() if line in each]
+        return float(found[0].removeprefix(line)) if found else 0.0
+
+    before = {outcome: counted(outcome) for outcome in ("embed", "load")}
     client.embed(MODEL, ["twelve", "eleven"])
-    last = [line for line in server.log.splitlines() if " embed " in line][-1]
-    assert "model=tiny:latest texts=2 prompt_tokens=12" in last
+    client.embed(MODEL, "")
+    assert {outcome: counted(outcome) - before[outcome] for outcome in before} == {
+        "embed": 1.0,
+        "load": 1.0,
+    }
+    embed, load = [line for line in server.log.splitlines() if "api.answers" in line][-2:]
+    assert "embed model=tiny:latest texts=2 prompt_tokens=12" in embed
+    assert "load model=tiny:latest" in load

@@ -3,13 +3,11 @@
 import json
 import re
 import time
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from forerun.api.ollama.dialect import ChatDialect, GenerateDialect, NativeDialect
-from forerun.api.ollama.ps import NEVER, expiry
 from forerun.base.errors import ForerunError
 from forerun.protocol.events import Chunk, Done, Figures, LogprobEntry, Progress, TopLogprob
 from forerun.protocol.requests import ToolCall
@@ -173,9 +171,3 @@ def test_errors_are_one_line(chat: ChatDialect) -> None:
     error = ForerunError("it failed\nat length")
     assert line(chat.failed(error)) == {"error": "it failed"}
     assert json.loads(chat.refusal(error)) == {"error": "it failed"}
-
-
-def test_a_stay_for_ever_is_a_date_that_clients_read() -> None:
-    """08 API-1."""
-    assert expiry(None) == expiry(1e30) == expiry(float("inf")) == NEVER
-    assert expiry(86400.0) == datetime(1970, 1, 2, tzinfo=UTC)

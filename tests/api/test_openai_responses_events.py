@@ -301,8 +301,9 @@ def test_a_stream_says_each_item_whole_one_after_the_other(chunks: list[Chunk], 
 in_order = st.tuples(
     st.lists(st.builds(Chunk, thinking=st.just("t"), logprobs=st.just([entry("t")])), max_size=2),
     st.lists(st.builds(Chunk, text=st.just("x"), logprobs=st.just([entry("x")])), max_size=2),
+    st.lists(st.just(Chunk(logprobs=[entry("a token without text")])), max_size=1),
     st.lists(st.builds(Chunk, tool_calls=st.lists(calls, min_size=1, max_size=2)), max_size=2),
-).map(lambda parts: [*parts[0], *parts[1], *parts[2]])
+).map(lambda parts: [chunk for part in parts for chunk in part])
 
 
 @settings(max_examples=40, deadline=None)

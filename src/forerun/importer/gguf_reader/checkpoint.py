@@ -28,6 +28,8 @@ from forerun.importer.write import TensorFile
 from forerun.store.manifest import encode_json
 
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
+UNPOOLED = 0
+POOLING = {1: "mean", 2: "cls", 3: "lasttoken", 4: "rank"}
 ENDS = ("eos", "eot")  # tokens that end an answer
 
 
@@ -65,6 +67,7 @@ def read_checkpoint(file: GgufFile) -> GgufCheckpoint:
             "generation_config.json": encode_json(_special_ids(metadata)),
             "tokenizer.json": build_tokenizer(metadata),
             "tokenizer_config.json": encode_json(_tokenizer_config(metadata)),
+            **_pooling(metadata, architecture),
         },
         plans=in_order(planned.plans),
         surplus=tuple(sorted(planned.surplus)),
@@ -111,6 +114,15 @@ def _special_ids(metadata: Metadata) -> JsonObject:
     if pad is not None:
         ids["pad_token_id"] = pad
     return ids
+
+
+def _pooling(metadata: Metadata, architecture: str) -> dict[str, bytes]:
+    """How embeddings are pooled, where the file says so, as checkpoints say it (08 API-13)."""
+    stated = metadata.whole_or(f"{architecture}.pooling_type", UNPOOLED)
+    if stated == UNPOOLED:
+        return {}
+    mode = POOLING.get(stated, f"type {stated} of {metadata.file}")  # refused when it is loaded
+    return {"1_Pooling/config.json": encode_json({"pooling_mode": mode})}
 
 
 def _tokenizer_config(metadata: Metadata) -> JsonObject:

@@ -51,7 +51,9 @@ def said(client: OpenAI, text: object, **fields: object) -> tuple[str, str]:
 
 
 def post(server: Server, **body: object) -> httpx.Response:
-    return httpx.post(f"{server.url}/v1/chat/completions", json={"model": MODEL, **body})
+    return httpx.post(
+        f"{server.url}/v1/chat/completions", json={"model": MODEL, **body}, timeout=60
+    )
 
 
 def test_an_answer(client: OpenAI) -> None:
@@ -329,6 +331,6 @@ def test_fields_that_mean_nothing_here_are_named_in_the_log(client: OpenAI, serv
 def test_half_a_surrogate_is_refused(server: Server) -> None:
     """E03: such a text is no Unicode."""
     body = b'{"model": "scripted", "messages": [{"role": "user", "content": "SAY:\\ud83d"}]}'
-    answer = httpx.post(f"{server.url}/v1/chat/completions", content=body)
+    answer = httpx.post(f"{server.url}/v1/chat/completions", content=body, timeout=60)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"

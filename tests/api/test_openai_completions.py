@@ -70,7 +70,7 @@ def test_a_stream_as_it_is_written(server: Server) -> None:
     """OAI-5"""
     body = {"model": MODEL, "prompt": f"SAY:hi{END}", "stream": True}
     usage = {"stream_options": {"include_usage": True}}
-    answer = httpx.post(f"{server.url}/v1/completions", json={**body, **usage})
+    answer = httpx.post(f"{server.url}/v1/completions", json={**body, **usage}, timeout=60)
     assert answer.headers["content-type"].startswith("text/event-stream")
     *events, done, end = answer.text.split("\n\n")
     assert (done, end) == ("data: [DONE]", "")
@@ -79,7 +79,7 @@ def test_a_stream_as_it_is_written(server: Server) -> None:
     assert all("usage" not in piece for piece in pieces)
     assert last["choices"] == []
     assert last["usage"]["completion_tokens"] >= 2
-    assert "usage" not in httpx.post(f"{server.url}/v1/completions", json=body).text
+    assert "usage" not in httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).text
 
 
 @pytest.mark.parametrize("form", ["text", "list", "ids", "list of ids"])

@@ -99,7 +99,7 @@ def _config(services: Services, settings: Settings) -> uvicorn.Config:
         loop="asyncio",
         http=BoundedConnection,
         ws="none",
-        lifespan="on",
+        lifespan="off",  # who ends the server closes the scheduler, however hasty the end is
         log_config=None,
         access_log=settings.log == "debug",
         proxy_headers=False,

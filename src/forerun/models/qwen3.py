@@ -13,6 +13,7 @@ DEFAULTS: dict[str, object] = {
     "rope_theta": 1000000.0,
     "tie_word_embeddings": False,
 }
+CONTAINERS = ("model.", "")  # published embedding models were saved without their outer module
 
 
 def build(config: ConfigReader, weights: Weights) -> TargetModel:
@@ -23,7 +24,7 @@ def build(config: ConfigReader, weights: Weights) -> TargetModel:
     shape = read_shape(config)
     activation = config.only("hidden_act", "silu", GATED)
     biased = config.flag("attention_bias", False)
-    builder = DenseBuilder(shape, weights, "model.")
+    builder = DenseBuilder(shape, weights, weights.prefix("embed_tokens.weight", CONTAINERS))
     blocks = [
         builder.pre_norm_block(
             layer,

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
+from fixtures.checkpoints import edit_tensors
 from fixtures.tiny import Family, tiny_folder, tiny_model, write_tokenizer
 from forerun.engine.embed import embed
 from forerun.engine.loaded import LoadedModel
@@ -76,9 +77,9 @@ def vector(loaded: LoadedModel, dimensions: int | None = None) -> Tensor:
 
 
 @torch.inference_mode()
-def hidden_states(family: Family) -> Tensor:
+def hidden_states(family: Family, **config: object) -> Tensor:
     """[n, hidden] after the last norm."""
-    model = tiny_model(family).base_model
+    model = tiny_model(family, **config).base_model
     states: Tensor = model(torch.tensor([TOKENS])).last_hidden_state[0]
     return states
 
@@ -117,6 +118,19 @@ def test_without_such_files_it_is_the_mean(tmp_path: Path):
     loaded = engine(tmp_path, store_with(tmp_path, tiny_folder(tmp_path / "c", "qwen3")))
     wanted = normalize(hidden_states("qwen3").mean(0), dim=0)
     torch.testing.assert_close(vector(loaded), wanted, rtol=0, atol=1e-5)
+
+
+def test_a_model_that_was_saved_without_its_head(tmp_path: Path):
+    """As Qwen3-Embedding's tensors are named, on their own names and not under `model.`."""
+    checkpoint = tiny_folder(tmp_path / "checkpoint", "qwen3", tie_word_embeddings=True)
+    add_pooling(checkpoint, ("last",))
+    edit_tensors(
+        checkpoint,
+        lambda tensors: {name.removeprefix("model."): each for name, each in tensors.items()},
+    )
+    ours = vector(engine(tmp_path, store_with(tmp_path, checkpoint)))
+    wanted = normalize(hidden_states("qwen3", tie_word_embeddings=True)[-1], dim=0)
+    torch.testing.assert_close(ours, wanted, rtol=0, atol=1e-5)
 
 
 def set_template(folder: Path, single: str) -> None:

@@ -151,6 +151,21 @@ def test_a_server_that_ends_takes_its_importer_with_it(
     assert store.entries() == []
 
 
+def test_a_server_that_is_told_to_end_ends_its_imports(
+    server: Server, store: Store, weights: Weights
+) -> None:
+    """08 RUN-13: in order and in time, without a model."""
+    with ThreadPoolExecutor(1) as pool:
+        pull = pool.submit(httpx.post, f"{server.url}/api/pull", json={"model": NAME}, timeout=60)
+        weights.wait_until_asked()
+        (importer,) = children(server.pid)
+        assert server.stop() == 0
+        assert not alive(importer)
+        pull.exception()
+    assert store.entries() == []
+    assert "Traceback" not in server.log
+
+
 @pytest.mark.parametrize(
     ("model", "status", "named"),
     [

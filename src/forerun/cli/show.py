@@ -5,6 +5,7 @@ import click
 from forerun.base.units import format_bytes
 from forerun.cli.list import table
 from forerun.settings import Settings
+from forerun.store.describe import chat_template
 from forerun.store.modelfile import format_modelfile
 from forerun.store.names import ModelName
 from forerun.store.parameters import parameter_texts
@@ -47,21 +48,12 @@ def text_of(model: StoredModel, section: str) -> str:
         ]
         return "\n".join(lines) or NOTHING
     if section == "template":
-        return template_of(model) or NOTHING
+        return chat_template(model) or NOTHING
     if section == "system":
         return model.system or NOTHING
     if section == "license":
         return "\n\n".join(model.licenses) or NOTHING
     return format_modelfile(model)
-
-
-def template_of(model: StoredModel) -> str | None:
-    """The chat template: the Modelfile's, else the checkpoint's own."""
-    if model.template is not None:
-        return model.template
-    layer = model.json_layer("tokenizer_config.json")
-    found = model.json("tokenizer_config.json").get("chat_template") if layer else None
-    return found if isinstance(found, str) else None
 
 
 def _info(model: StoredModel) -> list[list[str]]:

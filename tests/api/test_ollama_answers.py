@@ -177,6 +177,23 @@ def test_raw_prompts_are_taken_as_they_are(client: ollama.Client) -> None:
     assert answer.context is None
 
 
+def test_a_context_goes_on(client: ollama.Client) -> None:
+    """08 API-5: ids of the chat so far come back, and a prompt after them is its next turn.
+
+    Exactly as if the turns had been sent as messages.
+    """
+    first = client.generate(MODEL, "SAY:one")
+    assert first.context is not None
+    second = client.generate(MODEL, "SAY:two", context=first.context)
+    assert second.response == "two"
+    turns = [*user("SAY:one"), {"role": "assistant", "content": "one"}, *user("SAY:two")]
+    assert second.prompt_eval_count == client.chat(MODEL, turns).prompt_eval_count
+    assert second.context is not None
+    assert list(second.context)[: len(first.context)] == list(first.context)
+    *_, last = client.generate(MODEL, "SAY:two", context=first.context, stream=True)
+    assert last.context == second.context
+
+
 def test_a_system_text_comes_first(client: ollama.Client) -> None:
     """08 API-5: it is in the prompt, and it is not what is answered."""
     with_it = client.generate(MODEL, "SAY:hello", system="SAY:nothing")
@@ -222,7 +239,7 @@ ERRORS = [
     (400, "format", {"format": "yaml"}),
     (400, "cannot be the model", {"model": ""}),
     (500, "told to fail", {"prompt": "FAIL_AT=1 SAY:hello"}),
-    (501, "context", {"context": [1, 2]}),
+    (400, "no token id", {"context": [10**6]}),
     (501, "template", {"template": "x"}),
 ]
 

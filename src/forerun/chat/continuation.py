@@ -1,4 +1,4 @@
-"""Continues the assistant's last message instead of answering it (spec 06 TMP-4)."""
+"""Continues the assistant's last message (spec 06 TMP-4), or a chat that is there as ids."""
 
 from forerun.base.errors import RequestError
 from forerun.base.json_types import JsonObject, JsonValue
@@ -7,6 +7,12 @@ from forerun.chat.messages import REASONING
 
 # The space tells whether the template trims: then it is gone when the mark comes back.
 TAIL = f"{CONTINUE} "
+
+# Any turn and its answer, whose end is marked.
+ANSWERED: tuple[JsonObject, ...] = (
+    {"role": "user", "content": "-"},
+    {"role": "assistant", "content": TAIL},
+)
 
 
 def continues(last: JsonObject, wanted: bool | None, generation_prompt: bool | None) -> bool:
@@ -45,6 +51,17 @@ def cut_tail(text: str, message: JsonObject) -> str:
     if text.startswith(TAIL, end):
         return text[:end]
     return text[:end].removesuffix(_trailing_space(message))
+
+
+def cut_head(text: str) -> str:
+    """The rendered `text` from the mark of ANSWERED on: how an answer ends, and what follows."""
+    _, mark, rest = text.partition(CONTINUE)
+    if not mark:
+        raise RequestError(
+            "the model's chat template leaves out earlier answers, so a context cannot go on; send "
+            "the conversation as messages"
+        )
+    return rest.removeprefix(TAIL.removeprefix(CONTINUE))
 
 
 def _trailing_space(message: JsonObject) -> str:

@@ -8,7 +8,7 @@ from forerun.base.errors import RequestError
 from forerun.base.json_types import JsonObject, JsonValue
 from forerun.base.spans import Span
 from forerun.chat.content import ContentForm
-from forerun.chat.continuation import continues, cut_tail, with_tail
+from forerun.chat.continuation import ANSWERED, continues, cut_head, cut_tail, with_tail
 from forerun.chat.marks import ControlMarks, cut, remove_object_marks
 from forerun.chat.messages import read_messages
 from forerun.chat.plain import plain_object
@@ -24,7 +24,9 @@ class ChatRequest:
 
     `system` is the Modelfile's SYSTEM, which comes first and alone is trusted. `model_turns` are
     its MESSAGE lines, which may hold what somebody typed into a chat that was saved. The two flags
-    are None unless the request says otherwise than TMP-4.
+    are None unless the request says otherwise than TMP-4. `goes_on`: the messages are the next turn
+    of a chat whose prompt and answer are there already; what is rendered is the end of that answer
+    and the new turn, and what comes before a first turn is left out.
     """
 
     messages: Sequence[object]
@@ -34,6 +36,7 @@ class ChatRequest:
     model_turns: Sequence[object] = ()
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    goes_on: bool = False
 
 
 class ChatRenderer:
@@ -79,12 +82,17 @@ class ChatRenderer:
             **self._arguments(request.arguments),
         }
         text = template.render(variables, now)
+        if request.goes_on:
+            text = cut_head(text)
         return cut(cut_tail(text, last) if continued else text)
 
     def _messages(
         self, request: ChatRequest, template: Template, now: datetime
     ) -> list[JsonObject]:
         form = self._forms.setdefault(template, ContentForm(template, self._special_tokens))
+        if request.goes_on:
+            later = [form.fit(message, now) for message in read_messages(request.messages)]
+            return [*ANSWERED, *map(self._marks.mark_object, later)]
         system = [{"role": "system", "content": request.system}] if request.system else []
         given = [*read_messages(request.model_turns), *read_messages(request.messages)]
         trusted = [form.fit(message, now) for message in read_messages(system)]

@@ -56,8 +56,9 @@ class Chunk(Struct, tag="chunk"):
 class Done(Struct, tag="done"):
     """The end of a complete answer, and what it took."""
 
-    reason: str  # stop, length or load
+    reason: str  # stop or length; of a request without a prompt, load or unload
     figures: Figures
+    context_ids: list[int] = []  # of prompt and answer, where the request wants them
 
 
 class Failed(Struct, tag="failed"):

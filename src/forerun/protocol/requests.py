@@ -47,6 +47,8 @@ class CompletionRequest(Struct):
     prompt: str | None = None
     prompt_ids: list[int] | None = None  # taken as they are, no BOS added
     messages: list[Message] | None = None
+    context_ids: list[int] | None = None  # a conversation so far; the messages are its next turn
+    return_context: bool = False  # the ids of prompt and answer come with `Done`
     tools: list[dict[str, JsonValue]] | None = None
     think: bool | str | None = None
     template_arguments: dict[str, JsonValue] | None = None

@@ -156,18 +156,23 @@ def _prompt(
     given = (request.prompt, request.prompt_ids, request.messages)
     if sum(part is not None for part in given) != 1:
         raise RequestError("send one of prompt, prompt_ids and messages")
+    if request.context_ids is not None and request.messages is None:
+        raise RequestError("context_ids go before messages; join them to prompt_ids yourself")
     if request.prompt_ids is not None:
         return _checked(request.prompt_ids, limits), None
     if request.prompt is not None:
         return text.tokenizer.encode_prompt([Span(request.prompt, trusted=True)]), None
     spans = text.renderer.render(_chat(request, text), datetime.now())
+    if request.context_ids is not None:
+        before = _checked(request.context_ids, limits)
+        return before + text.tokenizer.encode(spans), plan_channels(request, text, spans)
     return text.tokenizer.encode_prompt(spans), plan_channels(request, text, spans)
 
 
 def _checked(tokens: list[int], limits: Limits) -> list[int]:
     strange = [token for token in tokens if not 0 <= token < limits.vocab_size]
     if strange:
-        raise RequestError(f"prompt_ids holds {strange[0]}; ids are 0 to {limits.vocab_size - 1}")
+        raise RequestError(f"{strange[0]} is no token id; ids are 0 to {limits.vocab_size - 1}")
     return tokens
 
 
@@ -182,6 +187,7 @@ def _chat(request: CompletionRequest, text: TextParts) -> ChatRequest:
         arguments=thinking_arguments(request, text),
         system=None if has_system else text.system,
         model_turns=[{"role": turn.role, "content": turn.content} for turn in text.messages],
+        goes_on=request.context_ids is not None,
     )
 
 

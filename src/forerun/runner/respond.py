@@ -59,15 +59,18 @@ class Responder:
         channels: Channels | None = None,
         tag_ids: frozenset[int] = frozenset(),
         load_s: float = 0.0,
+        context: Sequence[int] | None = None,
     ) -> None:
         """Made when the request arrives: the first token's time counts from here.
 
         channels  None: all of the answer is text
         tag_ids   control tokens that have text in an answer
+        context   the prompt, if its ids are wanted with those of the answer
         """
         self._stream = stream
         self._tokenizer = tokenizer
         self._load_s = load_s
+        self._context = None if context is None else list(context)
         self._bytes = tokenizer.decode_stream()
         self._characters: CharacterStream[_Token] = CharacterStream()
         self._stops = StopMatcher(stops)
@@ -115,6 +118,7 @@ class Responder:
         self._stream.put(
             Done(
                 reason=reason,
+                context_ids=self._context or [],
                 figures=Figures(
                     prompt_tokens=figures.prompt_tokens,
                     cached_tokens=figures.cached_tokens,
@@ -189,6 +193,8 @@ class Responder:
     def _emit(self, chunk: Chunk, tokens: Sequence[_Token]) -> None:
         self._thinking_tokens += len(tokens) if chunk.thinking else 0
         chunk.tokens = [token.id for token in tokens]
+        if self._context is not None:
+            self._context += chunk.tokens
         chunk.logprobs = [
             _entry(token.logprob, self._tokenizer) for token in tokens if token.logprob
         ]

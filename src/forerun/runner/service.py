@@ -73,6 +73,7 @@ class Service:
             channels=None if prepared.channels is None else prepared.channels.start(),
             tag_ids=served.text.tag_ids,
             load_s=served.load_s,
+            context=prepared.tokens if request.return_context else None,
         )
         job = Job(
             tokens=prepared.tokens,

@@ -116,7 +116,6 @@ def test_a_prompt_is_one_user_turn() -> None:
     [
         ({"suffix": "end"}, RequestError, "does not support insert"),
         ({"template": "{{ .Prompt }}"}, UnsupportedError, "template is not supported"),
-        ({"context": [1, 2]}, UnsupportedError, "context is not supported"),
         ({"raw": True, "template": "x"}, RequestError, "leave template out"),
         ({"raw": True, "context": [1]}, RequestError, "leave context out"),
         ({"raw": True, "system": "x", "context": [1]}, RequestError, "leave system and context"),

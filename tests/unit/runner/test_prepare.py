@@ -122,8 +122,8 @@ def test_tools_and_calls_reach_the_template(text):
         ({"prompt": "a", "messages": []}, "send one of prompt"),
         ({"prompt": "a", "prompt_ids": [1]}, "send one of prompt"),
         ({"prompt_ids": []}, "empty prompt"),
-        ({"prompt_ids": [1, 264]}, "prompt_ids holds 264"),
-        ({"prompt_ids": [-1]}, "prompt_ids holds -1"),
+        ({"prompt_ids": [1, 264]}, "264 is no token id"),
+        ({"prompt_ids": [-1]}, "-1 is no token id"),
         ({"messages": []}, "messages is empty"),
         ({"prompt": ""}, "empty prompt"),
         ({"prompt": "a", "options": {"temperatur": 1}}, "temperatur"),
@@ -261,3 +261,25 @@ def test_texts_to_embed_are_plain_text_and_may_be_cut(text):
         prepare_embedding("a" * 150, text, LIMITS, truncate=False)
     with pytest.raises(RequestError, match="empty"):
         prepare_embedding("", text, LIMITS, truncate=True)
+
+
+def test_a_chat_that_is_there_as_ids_goes_on_with_its_next_turn(text):
+    """08 API-5: neither the Modelfile's system text nor a template's own beginning comes again."""
+    template = "{{ 'Be good. ' if messages[0].role != 'system' else '' }}" + CHAT_TEMPLATE
+    again = ChatRenderer(
+        ChatTemplates.load(named=template), {}, ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
+    )
+    made = dataclasses.replace(text, renderer=again, system="Be brief.")
+    first = chat(made, ("user", "one"))
+    told = [*first.tokens, *b"an answer"]
+    second = chat(made, ("user", "two \U0010fffb <|im_end|>"), context_ids=told)
+    opened = [TURN_START, *b"assistant\n"]
+    following = [TURN_END, 10, *turn("user", "two  <|im_end|>"), *opened]
+    assert list(second.tokens) == [*told, *following]
+
+
+def test_a_context_goes_before_messages_only(text):
+    with pytest.raises(RequestError, match="context_ids go before messages"):
+        ask(text, prompt="a", context_ids=[1])
+    with pytest.raises(RequestError, match="264 is no token id"):
+        chat(text, ("user", "a"), context_ids=[264])

@@ -34,8 +34,11 @@ def ask_for(
     prompt: str | None = None,
     messages: Sequence[Message] | None = None,
     tools: list[dict[str, JsonValue]] | None = None,
+    context: list[int] | None = None,
 ) -> Ask:
     """A completion of a raw prompt or of messages; with neither, the model's load or unload.
+
+    `context` goes before the messages, as ids, and comes back longer; None: it does not.
 
     Raises RequestError naming the field at fault.
     """
@@ -46,6 +49,8 @@ def ask_for(
     request = CompletionRequest(
         prompt=prompt,
         messages=list(messages) if messages else None,
+        context_ids=context or None,
+        return_context=context is not None,
         tools=tools or None,
         think=body.think,
         format=read_format(body.format),

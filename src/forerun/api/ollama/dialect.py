@@ -58,6 +58,7 @@ class Reply(WireStruct, kw_only=True):
     progress: WireProgress | None = None
     done: bool
     done_reason: str | None = None
+    context: list[int] | None = None
     total_duration: int | None = None
     load_duration: int | None = None
     prompt_eval_count: int | None = None
@@ -125,6 +126,7 @@ class NativeDialect(ABC):
     def _end(self, chunk: Chunk, done: Done) -> Reply:
         reply = self._reply(chunk)
         reply.done, reply.done_reason = True, done.reason
+        reply.context = done.context_ids or None
         reply.total_duration = nanoseconds(time.monotonic() - self._arrived)
         reply.load_duration = nanoseconds(self._load_s)
         if done.reason not in ("load", "unload"):

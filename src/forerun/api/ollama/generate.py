@@ -1,7 +1,7 @@
 """POST /api/generate: one prompt, through the model's template or as it is (08 API-5, API-6).
 
-Not offered, and refused by name: `suffix`, `template`, and `context`, whose token ids would have to
-be joined to a turn that the template renders with a beginning of its own.
+`context` is a conversation so far as token ids, which every answer that is not raw ends with; the
+prompt is its next turn. Not offered, and refused by name: `suffix` and `template`.
 """
 
 import time
@@ -58,7 +58,7 @@ def generate_ask(body: GenerateBody) -> Ask:
     messages = [Message(role="user", content=body.prompt)]
     if body.system:
         messages.insert(0, Message(role="system", content=body.system))
-    return ask_for(body, messages=messages)
+    return ask_for(body, messages=messages, context=body.context or [])
 
 
 def _refuse(body: GenerateBody) -> None:
@@ -73,8 +73,4 @@ def _refuse(body: GenerateBody) -> None:
         raise UnsupportedError(
             "template is not supported in a request; make a model with it (TEMPLATE in a "
             "Modelfile), or render the prompt and set raw"
-        )
-    if body.context:
-        raise UnsupportedError(
-            "context is not supported; send the conversation as messages to /api/chat"
         )

@@ -52,7 +52,7 @@ def chunks(pieces: Sequence[Piece]) -> list[tuple[int, Chunk]]:
     made = [(0, Chunk())]
     for piece in pieces:
         raw, chunk = made[-1]
-        if _precedes(piece, chunk):
+        if piece.text and chunk.tool_calls:  # thinking only ever comes first
             raw, chunk = 0, Chunk()
             made.append((raw, chunk))
         chunk.thinking += piece.thinking
@@ -67,10 +67,3 @@ def _begun(text: str, tag: str) -> int:
         if tag.startswith(text[-length:]):
             return length
     return 0
-
-
-def _precedes(piece: Piece, chunk: Chunk) -> bool:
-    """Whether what `piece` says would stand before something that was said earlier."""
-    if piece.thinking:
-        return bool(chunk.text or chunk.tool_calls)
-    return bool(piece.text and chunk.tool_calls)

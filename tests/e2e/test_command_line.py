@@ -1,20 +1,16 @@
 """The command line as a user meets it: real processes, a tiny real model, one-line errors."""
 
-import contextlib
 import json
 import os
-import pty
 import re
-import select
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fixtures.terminal import Terminal
 from fixtures.tiny import tiny_store
 from forerun.store.names import ModelName
 
@@ -299,50 +295,11 @@ def test_bench_prints_a_table_or_a_line_of_json(models: Path) -> None:
     assert measured["decode_tokens_per_s"] > 0
 
 
-class Terminal:
-    """A command on a pseudo-terminal."""
-
-    def __init__(self, models: Path, *arguments: str) -> None:
-        self.pid, self._handle = pty.fork()
-        if self.pid == 0:
-            command = [sys.executable, "-m", "forerun", *arguments]
-            os.execve(sys.executable, command, {**environment(models), "TERM": "dumb"})
-        self.text = ""
-
-    def until(self, wanted: str, limit_s: float = 60) -> str:
-        """What was shown from here to `wanted`."""
-        start = len(self.text)
-        deadline = time.monotonic() + limit_s
-        while wanted not in self.text[start:] or len(self.text) == start:
-            assert time.monotonic() < deadline, f"no {wanted!r} in {self.text[start:]!r}"
-            if select.select([self._handle], [], [], 0.5)[0]:
-                try:
-                    self.text += os.read(self._handle, 4096).decode(errors="replace")
-                except OSError:
-                    break
-        return self.text[start:]
-
-    def type(self, text: str) -> None:
-        os.write(self._handle, text.encode())
-
-    def close(self) -> int:
-        """The exit status, waiting for it."""
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                os.close(self._handle)
-                return os.waitstatus_to_exitcode(status)
-            if select.select([self._handle], [], [], 0.1)[0]:
-                with contextlib.suppress(OSError):
-                    os.read(self._handle, 4096)
-        os.kill(self.pid, signal.SIGKILL)
-        raise AssertionError("it did not end")
-
-
 @pytest.fixture
 def terminal(models: Path) -> Iterator[Terminal]:
-    opened = Terminal(models, "run", NAME, "-o", "temperature=0", "-o", "num_predict=6")
+    opened = Terminal(
+        environment(models), "run", NAME, "-o", "temperature=0", "-o", "num_predict=6"
+    )
     opened.until(">>> ")
     yield opened
     opened.type("/bye\r")

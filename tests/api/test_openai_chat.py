@@ -201,6 +201,7 @@ def test_log_probabilities(client: OpenAI) -> None:
         ({"tool_choice": "some"}, "tool_choice"),
         ({"response_format": "json"}, r"\$.response_format"),
         ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": "{}"}}}, "schema"),
         ({"reasoning_effort": "hard"}, "reasoning_effort"),
         ({"keep_alive": "abc"}, "keep_alive is 'abc'"),
         ({"num_ctx": 1}, "num_ctx"),
@@ -210,7 +211,7 @@ def test_log_probabilities(client: OpenAI) -> None:
 def test_what_is_wrong_is_refused_by_its_name(
     client: OpenAI, fields: dict[str, object], message: str, stream: bool
 ) -> None:
-    """OAI-6, 08 OPT, E09, E15: a status of its own, also where a stream was asked for."""
+    """OAI-6, 08 OPT, D13, E09, E15, H03: a status of its own, also where a stream was asked for."""
     asked = {"model": MODEL, "messages": user("SAY:x"), "stream": stream}
     with pytest.raises(openai.BadRequestError, match=message) as raised:
         client.chat.completions.create(**asked, extra_body=fields)

@@ -16,7 +16,7 @@ ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-MEDIA = ("image_url", "input_image", "input_audio", "file", "input_file")
+MEDIA = ("image_url", "input_audio", "file")
 
 
 class WirePart(WireStruct):
@@ -73,11 +73,6 @@ def to_messages(given: list[ChatMessage]) -> list[Message]:
     return messages
 
 
-def to_parts(parts: list[WirePart], where: str) -> list[ContentPart]:
-    """Text as it is, a refusal as the text it was; RequestError for media and unknown kinds."""
-    return [_part(part, f"{where}[{place}]") for place, part in enumerate(parts)]
-
-
 def read_arguments(given: object) -> JsonValue:
     """The object in a call's JSON; text that holds none is kept as it is."""
     if given is None or given == "":
@@ -100,7 +95,7 @@ def _message(given: ChatMessage, where: str) -> Message:
     content = given.content if given.content is not None else given.refusal
     return Message(
         role=role,
-        content=to_parts(content, f"{where}.content") if isinstance(content, list) else content,
+        content=_parts(content, f"{where}.content") if isinstance(content, list) else content,
         thinking=given.reasoning or given.reasoning_content or given.thinking,
         tool_calls=_calls(given) or None,
         tool_name=given.name if role == "tool" else None,
@@ -108,10 +103,14 @@ def _message(given: ChatMessage, where: str) -> Message:
     )
 
 
+def _parts(parts: list[WirePart], where: str) -> list[ContentPart]:
+    return [_part(part, f"{where}[{place}]") for place, part in enumerate(parts)]
+
+
 def _part(part: WirePart, where: str) -> ContentPart:
     if part.type == "refusal":
         return ContentPart(type="text", text=part.refusal or "")
-    if part.type in ("text", "input_text", "output_text"):
+    if part.type == "text":
         return ContentPart(type="text", text=part.text or "")
     if part.type in MEDIA:
         raise RequestError(f"{where} is of type {part.type}, which is not supported yet; send text")

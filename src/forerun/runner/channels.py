@@ -24,7 +24,7 @@ def check_capabilities(request: CompletionRequest, text: TextParts) -> None:
         )
     if request.think and not _thinks(text):
         raise RequestError(f'"{text.name}" does not support thinking; leave think out')
-    if False:
+    if request.tools and not _calls_tools(text):
         raise RequestError(f'"{text.name}" does not support tools; leave tools out')
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forerun.chat.dialects.registry import DIALECTS
-from unit.text.reading import channels, read
+from unit.text.reading import BLOCKS, channels, read
 
 WORDS = {
     "think": ["<think>", "</think>"],
@@ -27,6 +27,8 @@ WORDS = {
     ],
 }
 WORDS["qwen3-coder"] += WORDS["hermes"][:2]
+for spoken, block in BLOCKS.items():
+    WORDS[spoken] += [block] * 3
 WORDS["qwen3"] = WORDS["think"] + WORDS["hermes"]
 WORDS["qwen3.5"] = WORDS["think"] + WORDS["qwen3-coder"]
 OPENINGS = st.sampled_from(["start", "closed", "opened", "inside", "text"])

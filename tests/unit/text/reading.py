@@ -13,11 +13,27 @@ SCHEMA = {
     "more": {"type": "object"},
     "either": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
     "mixed": {"type": ["string", "integer"]},
+    "maybe": {"type": ["integer", "null"]},
 }
 TOOLS = [
     {"type": "function", "function": {"name": "find", "parameters": {"properties": SCHEMA}}},
     {"type": "function", "function": {"name": "stop_all"}},
 ]
+FOUND = ("find", {"city": "Köln", "days": 2})
+BLOCKS = {  # in each notation what says FOUND
+    "hermes": (
+        '<tool_call>\n{"name": "find", "arguments": {"city": "Köln", "days": 2}}\n</tool_call>'
+    ),
+    "qwen3-coder": (
+        "<tool_call>\n<function=find>\n<parameter=city>\nKöln\n</parameter>\n"
+        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"
+    ),
+    "llama3": '{"name": "find", "parameters": {"city": "Köln", "days": 2}}',
+    "functiongemma": (
+        "<start_function_call>call:find{city:<escape>Köln<escape>,days:2}<end_function_call>"
+    ),
+    "gemma3": '```tool_code\nfind(city="Köln", days=2)\n```',
+}
 
 
 def channels(dialect, opening="start", *, tools=True):

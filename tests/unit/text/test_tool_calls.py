@@ -5,25 +5,10 @@ import json
 import pytest
 
 from forerun.chat.dialects.tools import MAX_DEPTH, Tools
-from unit.text.reading import channels, read
+from unit.text.reading import BLOCKS, FOUND, channels, read
 
-HERMES = '<tool_call>\n{"name": "find", "arguments": {"city": "Köln", "days": 2}}\n</tool_call>'
-FOUND = ("find", {"city": "Köln", "days": 2})
-XML = (
-    "<tool_call>\n<function=find>\n<parameter=city>\nKöln\n</parameter>\n"
-    "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"
-)
-LLAMA = '{"name": "find", "parameters": {"city": "Köln", "days": 2}}'
-MARKED = "<start_function_call>call:find{city:<escape>Köln<escape>,days:2}<end_function_call>"
-FENCED = '```tool_code\nfind(city="Köln", days=2)\n```'
-
-NOTATIONS = [
-    ("hermes", HERMES),
-    ("qwen3-coder", XML),
-    ("llama3", LLAMA),
-    ("functiongemma", MARKED),
-    ("gemma3", FENCED),
-]
+HERMES, LLAMA, MARKED = BLOCKS["hermes"], BLOCKS["llama3"], BLOCKS["functiongemma"]
+NOTATIONS = list(BLOCKS.items())
 
 
 @pytest.mark.parametrize(("dialect", "block"), NOTATIONS)
@@ -32,6 +17,13 @@ def test_a_call_is_read(dialect, block):
     thinking, text, calls = read(dialect, block)
     assert (thinking, text, calls) == ("", "", [FOUND])
     assert list(calls[0][1]) == ["city", "days"]
+
+
+@pytest.mark.parametrize(("dialect", "block"), [*NOTATIONS, ("llama3", f"\n<|python_tag|>{LLAMA}")])
+def test_a_call_in_two_pieces_is_read(dialect, block):
+    """PAR-1: wherever a tag is split."""
+    for cut in range(len(block)):
+        assert read(dialect, block[:cut], block[cut:]) == ("", "", [FOUND])
 
 
 @pytest.mark.parametrize(("dialect", "block"), NOTATIONS)
@@ -102,6 +94,13 @@ def test_a_block_that_is_no_call_is_text_and_the_next_one_is_read(body):
     assert read("hermes", f"a\n{block}\n{HERMES}") == ("", f"a\n{block.rstrip()}", [FOUND])
 
 
+def test_a_malformed_block_is_given_out_as_soon_as_it_ends():
+    """A string does not cross lines: a quote too many holds back nothing that follows."""
+    block = '<tool_call>\n{"name": "find}\n</tool_call>'
+    parser = channels("hermes")
+    assert "".join(piece.text for piece in parser.push(f"{block} so")) == f"{block} so"
+
+
 @pytest.mark.parametrize(("depth", "is_call"), [(MAX_DEPTH - 1, True), (MAX_DEPTH, False)])
 def test_arguments_may_be_so_deep(depth, is_call):
     """What writes an answer down must not fail on the nesting of a call."""
@@ -150,6 +149,7 @@ def xml(**arguments):
         ("either", "None", None),
         ("either", "3", 3),
         ("mixed", "3", "3"),
+        ("maybe", "3", 3),
         ("unknown", "3", "3"),
     ],
 )
@@ -224,6 +224,7 @@ def test_an_answer_in_json_is_not_held_back():
         ),
         ("city:<escape> a\n\"b' <escape>", {"city": " a\n\"b' "}),
         ("tags:[],more:{}", {"tags": [], "more": {}}),
+        ("tags:[" + "[]," * 150 + "]", {"tags": [[]] * 150}),
     ],
 )
 def test_function_gemmas_values(written, arguments):
@@ -239,7 +240,7 @@ def test_function_gemmas_values(written, arguments):
         "call:find{city:Köln}",
         "call:find{city}",
         "call:find{days:1}}",
-        "call:find{days:" + "[" * 200 + "]" * 200 + "}",
+        "call:find{days:" + "[" * 5000 + "]" * 5000 + "}",
         "call:{}",
         "call:find{days:1,,}",
     ],

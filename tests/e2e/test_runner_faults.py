@@ -226,8 +226,10 @@ def test_a_model_that_never_ends_is_ended_by_the_context(store):
         assert said(process, ask("SAY:yes")) == "yes"
 
 
-def test_the_status_does_not_wait_for_the_device(mortal):
-    """08 T10, HTP-2: the latest figures, while one forward takes for ever."""
+def test_what_needs_no_device_does_not_wait_for_it(mortal):
+    """08 T10, HTP-2: while one forward takes for ever, the status has the latest figures, mistakes
+    are refused and tokens are text.
+    """
 
     async def look():
         connection = as_server(mortal)
@@ -239,17 +241,6 @@ def test_the_status_does_not_wait_for_the_device(mortal):
                 assert time.monotonic() - started < 1
                 assert (status.state, status.active_requests) == ("ready", 1)
                 assert status.memory.weights > 0
-
-    asyncio.run(look())
-
-
-def test_what_needs_no_device_is_answered_while_it_is_busy(mortal):
-    """08 THR-1's other side: mistakes are refused and text is encoded at once."""
-
-    async def look():
-        connection = as_server(mortal)
-        async with aclosing(connection.complete(ask("STEP_MS=60000 SAY:no"))) as events:
-            await anext(events)
             async with asyncio.timeout(5):
                 assert await connection.detokenize([*b"abc"]) == "abc"
                 with pytest.raises(RequestError):

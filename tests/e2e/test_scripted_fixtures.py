@@ -6,14 +6,20 @@ import time
 import urllib.request
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from fixtures.checkpoints import chunked_logits
 from fixtures.scripted import (
     OPENED_THINKING,
     SCRIPTED_RUNNER,
     THINKING_TOOLS,
     scripted_store,
 )
+from fixtures.scripted_model import ScriptedTarget
 from fixtures.server import alive, scripted_server
+from fixtures.tiny import TURN_END, TURN_START
 from forerun.base.errors import ForerunError, LoadError, RunnerError
 from forerun.protocol.events import Chunk
 from forerun.protocol.requests import CompletionRequest, EmbedRequest, Message
@@ -25,15 +31,15 @@ LONG = "x" * 1500  # three chunks
 
 
 @pytest.fixture(scope="module")
-def settings(tmp_path_factory):
+def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scripted")
     scripted_store(folder, names=("opened",), template=OPENED_THINKING)
     return scripted_store(folder, names=("one", "two"), template=THINKING_TOOLS)
 
 
 @pytest.fixture(scope="module")
-def runner(settings):
-    with RunnerProcess("one", settings, module=SCRIPTED_RUNNER) as process:
+def runner(store):
+    with RunnerProcess("one", store, module=SCRIPTED_RUNNER) as process:
         process.load()
         yield process.connection
 
@@ -67,9 +73,9 @@ def test_resumed_and_continued_answers_are_whole(runner):
     assert said(runner, "SAY:one")[0] == "one"
 
 
-def test_what_a_template_begins_is_not_said_again(runner, settings):
+def test_what_a_template_begins_is_not_said_again(runner, store):
     assert said(runner, "SAY:<thin air>", think=False)[0] == "<thin air>"
-    with RunnerProcess("opened", settings, module=SCRIPTED_RUNNER) as process:
+    with RunnerProcess("opened", store, module=SCRIPTED_RUNNER) as process:
         process.load()
         assert "why" in said(process.connection, "SAY:why</think>because")[0]
 
@@ -94,10 +100,23 @@ def test_a_prompt_slows_and_breaks_forwards(runner):
         runner, "ENDLESS CHUNK_MS=100 " + "x" * 1500 + "SAY:ab", options={"num_predict": 5}
     )
     assert (text, done.reason) == ("ababa", "length")
-    assert 0.3 < time.monotonic() - started < 3
+    assert time.monotonic() - started > 0.3
     with pytest.raises(ForerunError, match="told to fail"):
         said(runner, "FAIL_AT=2 SAY:abc")
     assert said(runner, "SAY:abc")[0] == "abc"
+
+
+@settings(max_examples=20)
+@given(st.text("aS<>👩\n", max_size=12), st.lists(st.integers(1, 12), min_size=1, max_size=4))
+def test_the_model_says_the_same_however_its_prompt_is_cut(script, chunks):
+    """contract/model law 1."""
+    turn, end = [TURN_START], [TURN_END]
+    asked = [*turn, *b"user\nSAY:", *script.encode(), *end, *b"\n"]
+    tokens = [*asked, *turn, *b"assistant\n"]
+    model = ScriptedTarget(torch.ones(1), 1000)
+    whole = chunked_logits(model, tokens, [len(tokens)])
+    assert torch.equal(whole, chunked_logits(model, tokens, chunks))
+    assert int(whole[-1].argmax()) == (*script.encode(), TURN_END)[0]
 
 
 def test_texts_embed_apart(runner):
@@ -119,14 +138,14 @@ def test_loads_can_be_slow_or_fail(tmp_path):
         process.load()
 
 
-def test_each_name_is_a_model_of_its_own(settings):
-    store = Store(settings.models)
+def test_each_name_is_a_model_of_its_own(store):
+    models = Store(store.models)
     names = [ModelName.parse(name) for name in ("one", "two", "opened")]
-    assert len({store.get(name).digest for name in names}) == 3
+    assert len({models.get(name).digest for name in names}) == 3
 
 
-def test_the_server_answers_and_ends(settings):
-    with scripted_server(settings) as server:
+def test_the_server_answers_and_ends(store):
+    with scripted_server(store) as server:
         with urllib.request.urlopen(f"{server.url}/api/version", timeout=20) as answer:
             assert json.load(answer)["forerun"]
         assert server.runners() == []

@@ -46,7 +46,7 @@ def names(client: ollama.Client) -> set[str | None]:
     return {each.model for each in client.list().models}
 
 
-def test_a_copy_is_a_second_name(client: ollama.Client, store: Store) -> None:
+def test_a_copy_is_a_second_name(client: ollama.Client, server: Server, store: Store) -> None:
     """08 API-4: no blob is copied; one of them may go, and the other stays whole."""
     assert client.copy("tiny", "team/twin:v2").status == "success"
     twin = ModelName.parse("team/twin:v2")
@@ -54,6 +54,8 @@ def test_a_copy_is_a_second_name(client: ollama.Client, store: Store) -> None:
     assert client.copy("team/twin:v2", "team/twin:v2").status == "success"
     assert client.delete("team/twin:v2").status == "success"
     assert names(client) == {"tiny:latest"}
+    assert "copied source=tiny:latest destination=team/twin:v2" in server.log
+    assert "deleted model=team/twin:v2" in server.log
     assert store.damaged(ModelName.parse("tiny")) == ()
 
 

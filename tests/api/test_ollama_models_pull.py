@@ -121,10 +121,12 @@ def test_the_importer_ends_when_the_client_leaves(
         (importer,) = children(server.pid)
     wait_until(lambda: not alive(importer), "the importer is gone")
     wait_until(lambda: children(server.pid) == [], "the importer is reaped")
+    wait_until(lambda: "import cancelled model=hf.co/org/name:latest" in server.log, "it is told")
     assert store.entries() == []
     weights.let_go()
     with ollama.Client(host=server.url) as client:
         assert client.pull(NAME).status == "success"
+    assert "imported model=hf.co/org/name:latest digest=sha256:" in server.log
 
 
 def test_a_client_that_waits_for_one_word_may_leave_too(server: Server, weights: Weights) -> None:
@@ -175,13 +177,13 @@ def test_a_server_that_is_told_to_end_ends_its_imports(
         ("hf.co/only", 400, "hf.co/ORG/NAME"),
     ],
 )
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("stream", [True, False, None])
 def test_a_name_that_cannot_be_pulled_has_a_status(
-    lonely: Server, model: str, status: int, named: str, stream: bool
+    lonely: Server, model: str, status: int, named: str, stream: bool | None
 ) -> None:
-    """08 API-4, API-14, 07 CAT-1: before any process is started."""
+    """08 API-4, API-14, 07 CAT-1: before any process is started; null is absent (E13)."""
     for field in ("model", "name"):
-        body = {field: model, "stream": stream, "insecure": True}
+        body = {field: model, "stream": stream, "insecure": stream}
         answer = httpx.post(f"{lonely.url}/api/pull", json=body)
         assert (answer.status_code, named in answer.json()["error"]) == (status, True)
 

@@ -79,9 +79,8 @@ class Uploads:
         with self._lock:
             self._in_use.update(wanted)
         try:
-            self._keep(wanted)
             for digest in sorted(wanted):
-                if self._store.blobs.size(digest) is None:
+                if not self.has(digest):
                     raise RequestError(
                         f"blob {digest} is not here; send it first: POST /api/blobs/{digest}"
                     )

@@ -9,6 +9,9 @@ from forerun.api.bodies import WireStruct, read_body
 from forerun.api.ollama.naming import NamedRequest, parse_name
 from forerun.api.ollama.renaming import changing
 from forerun.api.services import Services
+from forerun.base.logs import event, logger
+
+log = logger(__name__)
 
 
 class CopyRequest(WireStruct):
@@ -25,12 +28,14 @@ def name_routes(services: Services) -> list[Route]:
         destination = parse_name("destination", asked.destination)
         async with changing(services, destination):
             await run_in_threadpool(services.store.copy, source, destination)
+        event(log, "copied", source=str(source), destination=str(destination))
         return Response()
 
     async def delete(request: Request) -> Response:
         name = (await read_body(request, NamedRequest)).model_name()
         async with changing(services, name):
             await run_in_threadpool(services.store.delete, name)
+        event(log, "deleted", model=str(name))
         return Response()
 
     return [

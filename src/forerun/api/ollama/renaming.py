@@ -6,11 +6,15 @@ from contextlib import aclosing, asynccontextmanager
 from starlette.concurrency import run_in_threadpool
 
 from forerun.api.services import Services
+from forerun.base.errors import ForerunError, one_line
+from forerun.base.logs import event, logger
 from forerun.protocol.imports import Imported, ImportRequest, ImportStatus
 from forerun.scheduler.importing import follow_import
 from forerun.store.blobs import Digest
 from forerun.store.names import ModelName
 from forerun.store.store import Store
+
+log = logger(__name__)
 
 
 @asynccontextmanager
@@ -25,14 +29,27 @@ async def changing(services: Services, name: ModelName) -> AsyncIterator[None]:
 async def imported(
     services: Services, name: ModelName, request: ImportRequest
 ) -> AsyncGenerator[ImportStatus, None]:
-    """Run an import of `name`; it has ended well when this ends without an error."""
-    async with (
-        changing(services, name),
-        aclosing(follow_import(request, services.children)) as steps,
-    ):
-        async for step in steps:
-            if not isinstance(step, Imported):
-                yield step
+    """Run an import of `name`; it has ended well when this ends without an error.
+
+    Every outcome is one line in the log.
+    """
+    model = str(name)
+    try:
+        async with (
+            changing(services, name),
+            aclosing(follow_import(request, services.children)) as steps,
+        ):
+            async for step in steps:
+                if isinstance(step, Imported):
+                    event(log, "imported", model=model, digest=step.digest)
+                else:
+                    yield step
+    except ForerunError as error:
+        event(log, "import failed", model=model, status=error.status, error=one_line(error))
+        raise
+    except BaseException:  # closed, or its task was cancelled
+        event(log, "import cancelled", model=model)
+        raise
 
 
 def _is_named(store: Store, digest: Digest) -> bool:

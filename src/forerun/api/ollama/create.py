@@ -15,10 +15,10 @@ from starlette.routing import Route
 
 from forerun.api.bodies import WireStruct, read_body
 from forerun.api.ollama.blobs import in_threads
+from forerun.api.ollama.changes import imported
 from forerun.api.ollama.files import Files, arranged, read_files
-from forerun.api.ollama.naming import NamedRequest
+from forerun.api.ollama.named import NamedRequest
 from forerun.api.ollama.progress import ProgressResponse
-from forerun.api.ollama.renaming import imported
 from forerun.api.services import Services
 from forerun.base.errors import (
     ForerunError,

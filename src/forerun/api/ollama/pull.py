@@ -7,9 +7,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from forerun.api.bodies import read_body
-from forerun.api.ollama.naming import NamedRequest
+from forerun.api.ollama.changes import imported
+from forerun.api.ollama.named import NamedRequest
 from forerun.api.ollama.progress import ProgressResponse
-from forerun.api.ollama.renaming import imported
 from forerun.api.services import Services
 from forerun.base.errors import UnsupportedError
 from forerun.protocol.imports import ImportStatus, PullRequest

@@ -4,10 +4,10 @@ from starlette.routing import Route
 
 from forerun.api.ollama.blobs import blob_routes
 from forerun.api.ollama.chat import chat_routes
+from forerun.api.ollama.copy_delete import copy_delete_routes
 from forerun.api.ollama.create import create_routes
 from forerun.api.ollama.embed import embed_routes
 from forerun.api.ollama.generate import generate_routes
-from forerun.api.ollama.names import name_routes
 from forerun.api.ollama.ps import ps_routes
 from forerun.api.ollama.pull import pull_routes
 from forerun.api.ollama.show import show_routes
@@ -26,7 +26,7 @@ def ollama_routes(services: Services) -> list[Route]:
         *ps_routes(services),
         *tags_routes(services),
         *show_routes(services),
-        *name_routes(services),
+        *copy_delete_routes(services),
         *pull_routes(services),
         *create_routes(services),
         *blob_routes(services),

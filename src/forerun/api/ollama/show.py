@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from forerun.api.bodies import WireStruct, read_body
 from forerun.api.ollama.details import Details, details_of
-from forerun.api.ollama.naming import NamedRequest
+from forerun.api.ollama.named import NamedRequest
 from forerun.api.services import Services
 from forerun.base.options import OptionValue
 from forerun.protocol.codec import encode

@@ -6,8 +6,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from forerun.api.bodies import WireStruct, read_body
-from forerun.api.ollama.naming import NamedRequest, parse_name
-from forerun.api.ollama.renaming import changing
+from forerun.api.ollama.changes import changing
+from forerun.api.ollama.named import NamedRequest, parse_name
 from forerun.api.services import Services
 from forerun.base.logs import event, logger
 
@@ -19,7 +19,7 @@ class CopyRequest(WireStruct):
     destination: str | None = None
 
 
-def name_routes(services: Services) -> list[Route]:
+def copy_delete_routes(services: Services) -> list[Route]:
     """`/api/copy` and `/api/delete`."""
 
     async def copy(request: Request) -> Response:

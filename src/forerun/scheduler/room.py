@@ -83,10 +83,10 @@ class RoomMaker:
         gated: list[LoadedRunner] = []
         try:
             while True:
-                await self._residency.left()
                 survey = await self._survey(job, facts)
                 _check(job)
-                if self._residency.leaving:
+                if self._residency.leaving:  # their memory is about to be free
+                    await self._residency.left()
                     continue
                 victims = self._victims(survey, str(job.model.name))
                 if not victims:

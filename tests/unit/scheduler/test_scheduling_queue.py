@@ -88,6 +88,26 @@ def test_a_queue_of_none_refuses_everybody(scheduled):
     scheduled(story, max_queue=0)
 
 
+def test_a_request_cancelled_in_the_moment_of_its_turn_holds_nothing(scheduled):
+    """08 SCH-8, THR-2: the model is its own already, and it has not been told yet."""
+
+    async def story(world):
+        hold = world.scheduler._residency.hold
+
+        def hold_and_cancel(runner, keep_alive_s):
+            hold(runner, keep_alive_s)
+            asyncio.get_running_loop().call_soon(asking.cancel)
+
+        world.scheduler._residency.hold = hold_and_cancel
+        asking = asyncio.create_task(world.ask("a"))
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        (resident,) = await world.scheduler.residents()
+        assert resident.active == 0
+
+    scheduled(story)
+
+
 def test_an_unknown_model_is_not_found_and_does_not_count(scheduled):
     async def story(world):
         with pytest.raises(NotFoundError):

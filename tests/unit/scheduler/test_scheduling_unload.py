@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import threading
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -48,6 +49,7 @@ def test_an_unload_lets_answers_finish(scheduled):
             await settle()
             assert not runner.closed
             assert await world.loaded() == []
+            assert world.runners.names() == ["a"]  # its memory is not free yet
         assert await task
         assert runner.cut == 0
         assert await behind is not runner
@@ -162,6 +164,30 @@ def test_close_in_any_moment_of_a_load(scheduled, ticks):
         await world.scheduler.close()
         assert world.runners.alive == []
         await asyncio.gather(asking, return_exceptions=True)
+
+    scheduled(story)
+
+
+@pytest.mark.parametrize("end", ["unload", "close"])
+def test_a_model_that_is_ready_too_late_is_not_given_out(scheduled, end):
+    """08 RUN-7, T2: it was ended in the moment in which its load was over."""
+
+    async def story(world):
+        loop = asyncio.get_running_loop()
+
+        def at_end(runner):
+            how = world.scheduler.unload(ModelName.parse("a"))
+            if end == "close":
+                how.close()
+                how = world.scheduler.close()
+            asyncio.run_coroutine_threadsafe(how, loop)
+            while not runner.closed:
+                time.sleep(0.001)
+
+        world.runners.at_end = at_end
+        with pytest.raises((RunnerError, BusyError), match=r"unloaded while|shutting down"):
+            await world.ask("a")
+        assert await world.loaded() == []
 
     scheduled(story)
 

@@ -43,8 +43,13 @@ def _hidden(
     caches = None
     if len(tokens) > chunk:
         caches = model.new_caches(CacheOptions(len(tokens), slack=WIDEST_ROUND))
-    for start in range(0, len(tokens), chunk):
-        if cancelled.is_set():
-            raise CancelledError("cancelled while texts were embedded")
-        batch = Batch.of(tokens[start : start + chunk], start, model.facts.device)
-        yield model.forward(batch, caches).hidden[0]
+    try:
+        for start in range(0, len(tokens), chunk):
+            if cancelled.is_set():
+                raise CancelledError("cancelled while texts were embedded")
+            batch = Batch.of(tokens[start : start + chunk], start, model.facts.device)
+            yield model.forward(batch, caches).hidden[0]
+    finally:
+        for cache in caches or ():  # else their memory waits for the garbage collector
+            if cache is not None:
+                cache.free()

@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 from transformers import AutoTokenizer
 
 from fixtures.checkpoints import edit_tensors
+from fixtures.embedders import FLAGS, add_pooling
 from fixtures.tiny import Family, tiny_folder, tiny_model, write_tokenizer
 from forerun.engine.embed import embed
 from forerun.engine.loaded import LoadedModel
@@ -33,14 +34,6 @@ from forerun.store.names import ModelName
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
 
-FLAGS = {
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
-    "mean": "pooling_mode_mean_tokens",
-    "sqrt": "pooling_mode_mean_sqrt_len_tokens",
-    "weighted": "pooling_mode_weightedmean_tokens",
-    "last": "pooling_mode_lasttoken",
-}
 TOKENS = [(7 * i) % 251 for i in range(45)]  # several times gemma3's window of 8
 TEXT = "Ein Text, 日本 and 👩‍💻"
 
@@ -51,19 +44,6 @@ def store_with(folder: Path, checkpoint: Path) -> StoredModel:
     with open(os.devnull, "wb") as unheard:
         create(request, store, Reporter(unheard.fileno()))
     return store.get(ModelName.parse("tiny"))
-
-
-def add_pooling(folder: Path, modes: tuple[str, ...]) -> None:
-    """The files that sentence-transformers adds to a model."""
-    kinds = ("Transformer", "Pooling", "Normalize")
-    steps = [
-        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"models.{kind}"}
-        for i, kind in enumerate(kinds)
-    ]
-    (folder / "modules.json").write_text(json.dumps(steps))
-    (folder / "1_Pooling").mkdir()
-    config = {flag: name in modes for name, flag in FLAGS.items()}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
 
 
 def engine(folder: Path, stored: StoredModel) -> LoadedModel:

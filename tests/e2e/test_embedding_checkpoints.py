@@ -1,0 +1,55 @@
+"""A sentence-transformers checkpoint through the importer process and the Python API (API-13)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import forerun
+from fixtures.embedders import add_pooling
+from fixtures.tiny import tiny_folder
+from forerun import Model
+from forerun.base.errors import RequestError
+from forerun.engine.memory import anonymous_bytes
+from forerun.protocol.imports import CreateRequest, Imported
+from forerun.scheduler.importing import run_import
+from forerun.settings import Settings
+
+LONG = "a text of forty bytes, over and over. .." * 100  # eight chunks
+MIB = 1024**2
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    folder = tmp_path_factory.mktemp("embedder")
+    checkpoint = tiny_folder(folder / "checkpoint", "qwen3", max_position_embeddings=4096)
+    add_pooling(checkpoint, ["cls", "max"])
+    settings = Settings.from_environment({"FORERUN_MODELS": str(folder / "store")})
+    request = CreateRequest(name="tiny", modelfile=f"FROM {checkpoint}", folder=str(Path.cwd()))
+    assert isinstance(list(run_import(request, settings))[-1], Imported)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FORERUN_MODELS", str(settings.models))
+        patch.setenv("FORERUN_THREADS", "1")
+        with forerun.load("tiny") as loaded:
+            yield loaded
+
+
+def test_vectors_of_several_kinds_follow_one_another(model: Model):
+    """API-13: and may be cut anywhere up to the length of all of them."""
+    (whole,) = model.embed(["a text"])
+    assert len(whole) == model.info.embedding_length == 2 * 64
+    assert len(model.embed(["a text"], dimensions=100)[0]) == 100
+    with pytest.raises(RequestError, match="must be 1 to 128"):
+        model.embed(["a text"], dimensions=129)
+
+
+def test_a_long_text_leaves_nothing_behind(model: Model):
+    """API-13: a conversation stays warm, and the text's own caches are gone."""
+    model.generate("Once upon a time", num_predict=2, temperature=0).text()
+    model.embed([LONG])
+    before = anonymous_bytes()
+    for _ in range(3):
+        model.embed([LONG])
+    assert anonymous_bytes() - before < MIB  # its caches alone took 3.1 MiB
+    *_, done = model.generate("Once upon a time", num_predict=2, temperature=0)
+    assert done.figures.cached_tokens == done.figures.prompt_tokens - 1

@@ -12,6 +12,7 @@ import pytest
 
 from fixtures.terminal import Terminal
 from fixtures.tiny import tiny_store
+from forerun.settings import VARIABLES
 from forerun.store.names import ModelName
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +79,13 @@ def test_help_and_list_start_without_torch_and_at_once(models: Path) -> None:
             assert done.returncode == 0, done.stderr
             assert done.stdout
         assert best < 0.3, f"{arguments} took {best:.2f} s"
+
+
+def test_help_on_the_environment_lists_what_is_read(models: Path) -> None:
+    """08 ENV: OLLAMA_* variables are not read, and the documentation says so."""
+    shown = forerun(models, "help", "environment").stdout
+    assert all(name in shown for name in VARIABLES)
+    assert "OLLAMA_* variables are not read" in shown
 
 
 def test_help_on_a_command_that_is_not_there(models: Path) -> None:

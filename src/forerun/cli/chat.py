@@ -58,6 +58,7 @@ class Screen:
         self._text: list[str] = []
         self._calls: list[ToolCall] = []
         self._apart = True  # whether the answer stands apart from the thinking
+        self._at_line_start = True
 
     def show(self, chunk: Chunk) -> None:
         """Its thinking first, then its text, then its calls."""
@@ -70,9 +71,13 @@ class Screen:
         if not self._apart and (chunk.text.strip() or chunk.tool_calls):
             self._apart = True
             click.echo("\n", err=True)
+        if chunk.text:
+            self._at_line_start = chunk.text.endswith("\n")
         write_now(chunk.text)
         for call in chunk.tool_calls:
-            write_now(encode_line(call).decode())
+            line = encode_line(call).decode()
+            write_now(line if self._at_line_start else f"\n{line}")
+            self._at_line_start = True
 
     def message(self) -> Message:
         """What was shown, as a turn of the conversation."""

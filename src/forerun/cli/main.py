@@ -26,7 +26,7 @@ COMMANDS = {
     "rm": "Remove models.",
     "cp": "Give a model a second name.",
     "bench": "Measure a model's speed on this machine.",
-    "help": "Help on a command.",
+    "help": "Help on a command, or on the environment.",
 }
 INTERRUPTED = 130  # the shell's convention for Ctrl-C
 

@@ -1,0 +1,243 @@
+"""The command line over a server that is up: run, ps and stop; issue 3 item 5."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fixtures.scripted import THINKING_TOOLS, ScriptedSettings, scripted_store
+from fixtures.server import Server, scripted_server
+from fixtures.terminal import Terminal
+
+NAME = "scripted"
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> ScriptedSettings:
+    folder = tmp_path_factory.mktemp("served")
+    scripted_store(folder, names=(NAME,), template=THINKING_TOOLS)
+    return scripted_store(folder, names=("plain",))
+
+
+@pytest.fixture(scope="module")
+def server(settings: ScriptedSettings) -> Iterator[Server]:
+    with scripted_server(settings) as running:
+        yield running
+        assert "Traceback" not in running.log
+
+
+def environment(settings: ScriptedSettings, host: str, **variables: str) -> dict[str, str]:
+    return {**settings.environment(), "FORERUN_HOST": host, "COLUMNS": "100", **variables}
+
+
+class Command:
+    """`forerun` where the server is known, and its own store is empty."""
+
+    def __init__(self, server: Server, settings: ScriptedSettings, folder: Path) -> None:
+        self.environment = environment(
+            settings, f"127.0.0.1:{server.port}", FORERUN_MODELS=str(folder)
+        )
+
+    def __call__(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return forerun({**self.environment, **variables}, *arguments)
+
+
+def forerun(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "forerun", *arguments],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture
+def command(server: Server, settings: ScriptedSettings, tmp_path: Path) -> Command:
+    return Command(server, settings, tmp_path)
+
+
+def fails(done: subprocess.CompletedProcess[str], *named: str) -> None:
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    for part in named:
+        assert part in done.stderr
+
+
+def test_a_server_that_is_up_answers(server: Server, command: Command) -> None:
+    """Nothing is loaded here: this store is empty, and the server's figures are shown."""
+    text = "grüß 日本 👩‍💻"
+    done = command("run", NAME, f"SAY:{text}", "--verbose", "-o", "temperature=0")
+    assert done.stdout == text + "\n"
+    assert f"answer:       {len(text.encode())} tokens" in done.stderr  # a token is a byte
+    assert re.search(r"prompt: +\d+ tokens, \d+ of them cached", done.stderr)
+    assert re.search(r"load: +\d", done.stderr)
+    assert len(server.runners()) == 1
+
+
+def test_raw_and_options_arrive(command: Command) -> None:
+    raw = command("run", NAME, "--raw", "SAY:hello")
+    assert raw.stdout == "\nhello\n"
+    cut = command("run", NAME, "SAY:hello", "-o", "num_predict=2")
+    assert cut.stdout == "he\n"
+    asked = command("run", NAME, "SAY:x", "-o", "num_ctx=9999")
+    assert asked.stderr == "num_ctx 9999 is above the model's 8192, which it is cut to\n"
+    fails(command("run", NAME, "x" * 9000), "8192", "90")
+
+
+def test_thinking_is_apart_from_the_answer(command: Command) -> None:
+    """A pipe gets the answer alone."""
+    said = "SAY:<think>\nwhy not\n</think>\n\nbecause"
+    shown = command("run", NAME, said)
+    assert shown.stdout == "because\n"
+    assert shown.stderr == "why not\n\n"
+    hidden = command("run", NAME, said, "--hide-thinking")
+    assert (hidden.stdout, hidden.stderr) == ("because\n", "")
+    without = command("run", NAME, "SAY:because", "--think", "false")
+    assert without.stdout == "because\n"
+    fails(command("run", NAME, "x", "--think", "hard"), "'hard'", "low, medium")
+    fails(command("run", "plain", "x", "--think", "true"), "does not support thinking")
+
+
+def test_ps_and_stop(server: Server, command: Command) -> None:
+    """API-1: what is loaded, how large, where, and until when."""
+    command("run", "plain", "SAY:x")
+    table = command("ps").stdout
+    assert table.splitlines()[0].split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
+    row = next(line for line in table.splitlines() if line.startswith("plain:latest"))
+    assert re.search(r"[0-9a-f]{12} +[\d.]+ [KM]?B +100% CPU +8192 +\d minutes from now", row)
+    runners = set(server.runners())
+    done = command("stop", "plain")
+    assert (done.returncode, done.stderr) == (0, "stopped plain:latest\n")
+    assert len(set(server.runners())) == len(runners) - 1
+    fails(command("stop", "plain"), "plain:latest is not loaded")
+    assert "plain" not in command("ps").stdout
+
+
+def test_a_model_that_the_server_lacks_is_pulled_by_it(command: Command) -> None:
+    """Through the server: what is wrong with the name is what the server says."""
+    fails(command("run", "no-such-model", "x"), "no-such-model")
+
+
+def test_without_a_server_ps_and_stop_say_how_to_start_one(settings: ScriptedSettings) -> None:
+    nobody = environment(settings, "127.0.0.1:1")
+    fails(forerun(nobody, "ps"), "127.0.0.1:1", "`forerun serve`")
+    fails(forerun(nobody, "stop", NAME), "`forerun serve`")
+
+
+def test_a_server_elsewhere_is_not_silently_replaced(settings: ScriptedSettings) -> None:
+    """FORERUN_HOST beyond this machine was meant."""
+    elsewhere = environment(settings, "no.such.name.invalid:80")
+    fails(forerun(elsewhere, "run", NAME, "SAY:x"), "no server answers", "no.such.name.invalid")
+
+
+def test_a_server_of_another_kind_is_not_used(tmp_path: Path) -> None:
+    """/api/version has no `forerun` there, so ps needs another."""
+    code = (
+        "import http.server\n"
+        "class Other(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(200)\n"
+        "        self.end_headers()\n"
+        '        self.wfile.write(b\'{"version":"1"}\')\n'
+        "server = http.server.HTTPServer(('127.0.0.1', 0), Other)\n"
+        "print(server.server_port, flush=True)\n"
+        "server.serve_forever()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as other:
+        assert other.stdout is not None
+        host = f"127.0.0.1:{int(other.stdout.readline())}"
+        empty = scripted_store(tmp_path)
+        fails(forerun(environment(empty, host), "ps"), host, "`forerun serve`")
+        other.kill()
+
+
+def test_the_key_is_carried(settings: ScriptedSettings, tmp_path: Path) -> None:
+    with scripted_server(settings, FORERUN_API_KEY="s3cret") as locked:
+        command = Command(locked, settings, tmp_path)
+        fails(command("ps"), "FORERUN_API_KEY")
+        fails(command("run", NAME, "SAY:x"), "FORERUN_API_KEY")
+        assert command("ps", FORERUN_API_KEY="s3cret").returncode == 0
+
+
+def test_ctrl_c_cancels_the_answer_at_the_server(server: Server, command: Command) -> None:
+    """05 DEC-10."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "forerun", "run", NAME, "ENDLESS STEP_MS=20 SAY:on "],
+        env=command.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.read(3) == b"on "
+    before = server.log.count("request cancelled")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.strip() == b""
+    deadline = time.monotonic() + 10
+    while server.log.count("request cancelled") == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_server_that_dies_within_an_answer(settings: ScriptedSettings, tmp_path: Path) -> None:
+    with scripted_server(settings) as server:
+        command = Command(server, settings, tmp_path)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "forerun", "run", NAME, "ENDLESS STEP_MS=20 SAY:on "],
+            env=command.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.read(3) == "on "
+        server.kill()
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert errors.startswith("Error: the server at 127.0.0.1:")
+    assert errors.count("\n") == 1
+
+
+def test_a_conversation_over_the_server(command: Command) -> None:
+    terminal = Terminal(command.environment, "run", NAME)
+    terminal.until(">>> ")
+    terminal.type("SAY:one\r")
+    terminal.until("one\r\n\r\n")
+    terminal.type("/set verbose\r")
+    terminal.type("SAY:two\r")
+    shown = terminal.until("load:")
+    cached = re.search(r"(\d+) of them cached", shown)
+    assert cached is not None
+    assert int(cached.group(1)) > 0, "the second turn evaluates the first one again"
+    terminal.type("/set quiet\r")
+    terminal.type("/set nothink\r")
+    terminal.until("(think false)")
+    terminal.type("/set think high\r")
+    terminal.until("(think high)")
+    terminal.type("/set think hard\r")
+    terminal.until("'hard'")
+    terminal.type("/show template\r")
+    terminal.until("im_start")
+    terminal.type("/show\r")
+    terminal.until("capabilities")
+    terminal.type("/load plain\r")
+    terminal.until("(now plain)")
+    terminal.type("/set nothink\r")
+    terminal.type("SAY:three\r")
+    terminal.until("three\r\n\r\n")
+    terminal.type("/bye\r")
+    assert terminal.close() == 0

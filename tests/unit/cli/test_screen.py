@@ -1,0 +1,67 @@
+"""An answer as it is shown, piece by piece: thinking, text and calls of tools."""
+
+import json
+
+import pytest
+
+from forerun.base.errors import RequestError
+from forerun.cli.chat import Chat, Screen
+from forerun.cli.run import parse_think
+from forerun.protocol.events import Chunk
+from forerun.protocol.requests import ToolCall
+
+CALL = ToolCall(name="f", arguments={"a": "ü"}, id="call_1")
+
+
+def shown(capsys, *chunks: Chunk, hide: bool = False) -> tuple[str, str]:
+    screen = Screen(hide_thinking=hide)
+    for chunk in chunks:
+        screen.show(chunk)
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def test_the_answer_stands_apart_from_the_thinking(capsys) -> None:
+    chunks = [Chunk(thinking="why"), Chunk(thinking=" not", text="be"), Chunk(text="cause")]
+    assert shown(capsys, *chunks) == ("because", "why not\n\n")
+    assert shown(capsys, *chunks, hide=True) == ("because", "")
+
+
+def test_white_space_does_not_end_the_thinking(capsys) -> None:
+    _, errors = shown(capsys, Chunk(thinking="a"), Chunk(text="\n"), Chunk(thinking="b"))
+    assert errors == "ab"
+
+
+def test_a_call_is_a_line_of_json_of_its_own(capsys) -> None:
+    out, _ = shown(capsys, Chunk(text="so:"), Chunk(tool_calls=[CALL, CALL]))
+    first, *calls = out.splitlines()
+    assert first == "so:"
+    assert [json.loads(line)["arguments"] for line in calls] == [{"a": "ü"}] * 2
+
+
+def test_what_was_shown_is_the_next_turn(capsys) -> None:
+    screen = Screen(hide_thinking=True)
+    screen.show(Chunk(thinking="why", text="because", tool_calls=[CALL]))
+    capsys.readouterr()
+    chat = Chat(system="be brief", think="high")
+    chat.answered("so?", screen.message())
+    request = chat.request("and?")
+    assert request.think == "high"
+    assert request.messages is not None
+    assert [message.role for message in request.messages] == ["system", "user", "assistant", "user"]
+    answer = request.messages[2]
+    assert (answer.content, answer.thinking, answer.tool_calls) == ("because", "why", [CALL])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [(None, None), ("true", True), ("false", False), ("high", "high")]
+)
+def test_levels_of_thinking(text: str | None, value: bool | str | None) -> None:
+    assert parse_think(text) is value
+
+
+@pytest.mark.parametrize("text", ["", "yes", "True", "hard"])
+def test_other_levels_are_named(text: str) -> None:
+    """API-9: before anything is loaded."""
+    with pytest.raises(RequestError, match=f"think is '{text}'; it must be"):
+        parse_think(text)

@@ -192,6 +192,13 @@ def test_options_have_the_defaults_of_openai():
     assert given == {"temperature": 0.0, "top_p": 0.5, "num_predict": 7, "seed": 1}
 
 
+def test_load_time_fields_and_keep_alive_are_those_of_chat():
+    """E09."""
+    asked = {"model": "m", "input": "hi", "num_ctx": 512, "keep_alive": "10m"}
+    ask = read_ask(msgspec.convert(asked, ResponsesRequest))
+    assert (ask.load.num_ctx, ask.keep_alive_s) == (512, 600.0)
+
+
 def test_log_probabilities_are_asked_for_in_two_ways():
     asked = [read(), read(top_logprobs=2), read(include=["message.output_text.logprobs"])]
     assert [(each.logprobs, each.top_logprobs) for each in asked] == [
@@ -223,6 +230,7 @@ def test_the_form_of_the_text_is_the_runners_to_refuse():
         ({"text": {"format": {"type": "xml"}}}, "text.format.type is 'xml'"),
         ({"text": {"format": {"type": "json_schema"}}}, "lacks its schema"),
         ({"tool_choice": "some"}, "tool_choice"),
+        ({"keep_alive": "soon"}, "keep_alive is 'soon'"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(fields: dict[str, object], said: str):

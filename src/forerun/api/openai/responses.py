@@ -12,7 +12,7 @@ from forerun.api.openai.responses_input import NOTHING_STORED, read_input
 from forerun.api.openai.responses_wire import ResponsesRequest, TextFormat, Tool
 from forerun.api.openai.sampling import read_effort, read_sampling
 from forerun.api.openai.tools import read_tools
-from forerun.api.options import load_options
+from forerun.api.options import load_options, read_keep_alive
 from forerun.api.response import AnswerResponse
 from forerun.api.services import Services
 from forerun.base.errors import RequestError
@@ -50,7 +50,8 @@ def read_ask(asked: ResponsesRequest) -> Ask:
         logprobs=bool(asked.top_logprobs) or LOGPROBS in (asked.include or []),
         top_logprobs=asked.top_logprobs or 0,
     )
-    return Ask(ModelName.parse(asked.model), request, load_options(options))
+    keep_alive_s = read_keep_alive(asked.keep_alive)
+    return Ask(ModelName.parse(asked.model), request, load_options(options), keep_alive_s)
 
 
 def _refuse_what_is_stored(asked: ResponsesRequest) -> None:

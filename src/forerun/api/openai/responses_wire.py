@@ -52,7 +52,10 @@ class Reasoning(WireStruct):
 
 
 class ResponsesRequest(SamplingFields, kw_only=True):
-    """The fields that have a meaning here; `include` may ask for log-probabilities."""
+    """The fields that have a meaning here; `include` may ask for log-probabilities.
+
+    `keep_alive` is ours, as in chat completions.
+    """
 
     model: str
     input: str | list[InputItem] | None = None
@@ -74,3 +77,4 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     conversation: JsonValue = None
     prompt: JsonValue = None
     background: bool | None = None
+    keep_alive: object = None

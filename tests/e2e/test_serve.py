@@ -88,6 +88,10 @@ def test_it_starts_at_once_without_torch_and_says_where(tmp_path: Path) -> None:
         assert re.search(r"version=\d+\.\d+", line)
         assert get(port, "/") == b"Ollama is running"
         assert set(json.loads(get(port, "/api/version"))) == {"version", "forerun"}
+        limits = Path(f"/proc/{process.pid}/limits").read_text()
+        found = re.search(r"Max open files +(\d+) +(\d+)", limits)
+        assert found is not None
+        assert int(found.group(1)) == min(int(found.group(2)), 65536)  # two files a request
         assert "torch" not in Path(f"/proc/{process.pid}/maps").read_text()
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
@@ -218,10 +222,12 @@ def test_it_ends_in_order(settings: ScriptedSettings) -> None:
         )
         runners = server.runners()
         assert runners
-        with short, endless:
-            server_process_ends = time.monotonic()
+        with short, endless, socket.create_connection(("127.0.0.1", server.port)) as half:
+            half.sendall(b"POST /api/chat HTTP/1.1\r\nhost: a.localhost\r\n")
+            half.sendall(b"content-length: 50\r\n\r\n{")  # and nothing more
+            began = time.monotonic()
             assert server.stop(signal.SIGTERM) == 0
-            assert time.monotonic() - server_process_ends < 10
+            assert time.monotonic() - began < 10
             assert "done" in json.loads(short.read().splitlines()[-1])
             assert "error" in json.loads(endless.read().splitlines()[-1])
         assert not [pid for pid in runners if alive(pid)]

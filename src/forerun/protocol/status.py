@@ -23,6 +23,7 @@ class RunnerStatus(Struct):
     phase: str = ""
     progress: float = 0.0  # 0 to 1, of the load
     reason: str = ""  # of a failure
+    out_of_memory: bool = False  # is what it failed for: with more of it free it may work
     context_length: int = 0
     memory: Memory = msgspec.field(default_factory=Memory)
     active_requests: int = 0

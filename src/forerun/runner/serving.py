@@ -62,11 +62,20 @@ class Runner:
             self.state.fail(one_line(error))
         except Exception as error:
             log.exception("the load failed")
-            self.state.fail(str(internal(error)))
+            self.state.fail(str(internal(error)), out_of_memory=_ran_out(error))
 
     def _stop_if_failed(self, server: uvicorn.Server) -> None:
         if self.state.status.state == "failed":
             server.should_exit = True
+
+
+def _ran_out(error: Exception) -> bool:
+    """Whether memory ran out, as far as errors say so: on a CPU torch raises a plain one."""
+    if "torch" not in sys.modules:  # the load may have failed for want of it
+        return isinstance(error, MemoryError)
+    from torch import OutOfMemoryError
+
+    return isinstance(error, OutOfMemoryError | MemoryError)
 
 
 def end_at_once(error: BaseException) -> None:

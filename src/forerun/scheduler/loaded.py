@@ -48,7 +48,7 @@ class Place:
 
 
 class LoadedRunner:
-    """Who leases it, and when it was last heard from; changed by `Residency` alone."""
+    """Who holds it, and when it was last heard from; holds and timers are `Residency`'s."""
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class LoadedRunner:
         self.place = place
         self.keep_alive_s = keep_alive_s
         self.forgotten = False  # gone from the store: no request prolongs its stay
+        self.checked = False  # that it has the model that its name meant
         self.gated = False  # about to be unloaded once idle: nobody new may hold it
         self.active = 0
         self.loaded_at = self.idle_since = self.heard_at = time.monotonic()

@@ -15,7 +15,7 @@ from forerun.scheduler.load_job import LoadJob, Waiter
 from forerun.scheduler.loaded import LoadedRunner, Place, Runner, RunnerFactory
 from forerun.scheduler.residency import Residency
 from forerun.scheduler.room import NobodyWaitsError, RoomMaker
-from forerun.scheduler.runners import LoadOptions
+from forerun.scheduler.runners import LoadOptions, OutOfMemoryError
 from forerun.store.stored import StoredModel
 
 log = logger(__name__)
@@ -143,7 +143,7 @@ class Loader:
         place = await self._rooms.make(job, facts)
         try:
             return await self._start(job, place, kept_s)
-        except KilledError:
+        except (KilledError, OutOfMemoryError):
             if not await self._rooms.evict_idle():
                 raise
         place = await self._rooms.make(job, facts)

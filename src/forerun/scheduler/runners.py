@@ -33,6 +33,10 @@ SOCKET_PATH_BYTES = 103  # macOS takes so many, Linux four more
 SHORT_FOLDER = "/tmp"
 
 
+class OutOfMemoryError(LoadError):
+    """A load for which there was not enough memory; with more of it free it may work."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """What is fixed when a model is loaded. None: the model's or the machine's default."""
@@ -77,8 +81,8 @@ class RunnerProcess:
     ) -> RunnerStatus:
         """Start the process and wait until the model is ready, reporting every change of state.
 
-        Raises LoadError with the runner's reason, RunnerError if it ends or stalls. Called once;
-        after `close` it refuses.
+        Raises LoadError with the runner's reason, OutOfMemoryError if that is it, RunnerError if it
+        ends or stalls. Called once; after `close` it refuses.
         """
         child, connection = self._spawn()
         if not next(iter(child.lines()), b""):
@@ -86,7 +90,7 @@ class RunnerProcess:
         for status in connection.watch(stall_s):
             report(status)
             if status.state == "failed":
-                raise LoadError(status.reason)
+                raise (OutOfMemoryError if status.out_of_memory else LoadError)(status.reason)
             if status.state == "ready":
                 return status
         raise RunnerError(f"the runner failed: {child.last_error()}")

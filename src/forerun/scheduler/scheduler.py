@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from forerun.base.errors import BusyError
+from forerun.base.errors import BusyError, NotFoundError
 from forerun.scheduler.devices import Devices, SystemDevices
 from forerun.scheduler.importing import ChildSettings
 from forerun.scheduler.lease import Lease, Report, Resident, SchedulerLimits, Turns
@@ -89,8 +89,7 @@ class Scheduler:
         self._refuse_if_closed()
         turn = self._turns.enter()
         try:
-            model = await asyncio.to_thread(self._store.get, name)
-            runner, load_s = await self._hold(model, options, Waiter(report, keep_alive_s))
+            model, runner, load_s = await self._hold(name, options, Waiter(report, keep_alive_s))
             try:
                 yield Lease(model, runner.connection, runner.ready, load_s, turn.end)
             finally:
@@ -150,11 +149,12 @@ class Scheduler:
         await self._residency.close()
 
     async def _hold(
-        self, model: StoredModel, options: LoadOptions, waiter: Waiter
-    ) -> tuple[LoadedRunner, float]:
+        self, name: ModelName, options: LoadOptions, waiter: Waiter
+    ) -> tuple[StoredModel, LoadedRunner, float]:
         """A runner that answers, held for the caller, and how long a load kept it waiting."""
         started, loaded = time.monotonic(), False
         while True:
+            model = await asyncio.to_thread(self._store.get, name)
             self._refuse_if_closed()
             runner = self._residency.find(model.digest, options)
             if runner is not None:
@@ -163,8 +163,8 @@ class Scheduler:
                 again = Waiter(waiter.report, waiter.keep_alive_s)
                 runner, newly = await self._loader.hold(model, options, again)
                 loaded = loaded or newly
-            if await self._answers(runner):
-                return runner, time.monotonic() - started if loaded else 0.0
+            if await self._answers(runner) and await self._means(name, runner):
+                return model, runner, time.monotonic() - started if loaded else 0.0
 
     async def _answers(self, runner: LoadedRunner) -> bool:
         """Ask a runner not heard from for a while whether it is there; if not, it goes (SCH-2)."""
@@ -179,6 +179,27 @@ class Scheduler:
         if not alive:
             self._residency.remove(runner, "no answer")
         return alive
+
+    async def _means(self, name: ModelName, runner: LoadedRunner) -> bool:
+        """Whether a runner, which loads by name, has what the name meant when it was asked for.
+
+        A pull may have replaced the model in between; then the runner goes, whichever it has.
+        """
+        if runner.checked:
+            return True
+        same = False
+        try:
+            model = await asyncio.to_thread(self._store.get, name)
+            same = model.digest == runner.model.digest
+        except NotFoundError:
+            same = True  # removed since; what is loaded goes on
+        finally:
+            if not same:
+                self._residency.release(runner)
+        if not same:
+            self._residency.remove(runner, "replaced")
+        runner.checked = same
+        return same
 
     def _refuse_if_closed(self) -> None:
         if self._closing is not None:

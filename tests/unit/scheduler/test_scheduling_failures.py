@@ -3,14 +3,21 @@
 import asyncio
 import logging
 import math
+from pathlib import Path
 
 import pytest
+import torch
 
-from fixtures.fake_runners import KILLED, FakeDevices
-from fixtures.scheduling import settle
+from fixtures.fake_runners import KILLED, OUT_OF_MEMORY, FakeDevices
+from fixtures.scheduling import Nothing, settle
 from forerun.base.errors import ForerunError, LoadError, RunnerError
-from forerun.protocol.status import Memory
+from forerun.protocol.status import Memory, RunnerStatus
+from forerun.runner import loading
+from forerun.runner.request import LoadRequest
+from forerun.runner.serving import Runner
 from forerun.scheduler.devices import Device
+from forerun.scheduler.runners import OutOfMemoryError, RunnerProcess
+from forerun.store.names import ModelName
 
 FOREVER = math.inf
 
@@ -49,13 +56,14 @@ def test_a_bug_in_a_load_is_one_error_and_the_loader_lives(scheduled, caplog):
     assert "the load of a:latest failed" in caplog.text
 
 
-def test_a_load_that_is_killed_is_tried_once_more_with_the_idle_ones_gone(scheduled):
-    """08 SCH-6, T5."""
+@pytest.mark.parametrize("reason", [KILLED, OUT_OF_MEMORY])
+def test_a_load_without_memory_is_tried_once_more_with_the_idle_ones_gone(scheduled, reason):
+    """08 SCH-6, T5: it says so, or is killed before it can."""
 
     async def story(world):
         await world.ask("a")
         async with world.lease("b"):
-            world.runners.fails[:] = [KILLED]
+            world.runners.fails[:] = [reason]
             await world.ask("c")
             assert world.runners.names() == ["a", "b", "c", "c"]
             assert await world.loaded() == ["b", "c"]
@@ -88,6 +96,64 @@ def test_a_model_that_cannot_be_loaded_evicts_nobody(scheduled):
             await world.ask("b")
         assert world.runners.names() == ["a", "b"]
         assert await world.loaded() == ["a"]
+
+    scheduled(story)
+
+
+@pytest.mark.parametrize(("flag", "error"), [(True, OutOfMemoryError), (False, LoadError)])
+def test_what_a_runner_says_of_memory_is_raised_as_that(monkeypatch, flag, error):
+    """08 SCH-6: by a field of its state and not by its words."""
+
+    class Said:
+        def lines(self):
+            return [b"listening"]
+
+        def watch(self, _stall_s):
+            yield RunnerStatus(state="failed", reason="no room", out_of_memory=flag)
+
+    process = RunnerProcess("a", Nothing())
+    monkeypatch.setattr(process, "_spawn", lambda: (Said(), Said()))
+    with pytest.raises(LoadError, match="no room") as caught:
+        process.load()
+    assert type(caught.value) is error
+
+
+@pytest.mark.parametrize(
+    ("error", "flag"),
+    [(torch.OutOfMemoryError("CUDA"), True), (MemoryError(), True), (RuntimeError("no"), False)],
+)
+def test_a_runner_says_whether_memory_ran_out(monkeypatch, error, flag):
+    """08 SCH-6."""
+
+    def breaks(*_):
+        raise error
+
+    monkeypatch.setattr(loading, "load", breaks)
+    runner = Runner(LoadRequest("tiny", Path()))
+    runner._load()
+    runner._thread.close()
+    assert (runner.state.status.state, runner.state.status.out_of_memory) == ("failed", flag)
+
+
+def test_a_model_that_is_replaced_while_it_loads_is_loaded_anew(scheduled, store):
+    """08 SCH-2: a process loads by name; what it has is what the name meant, or it goes."""
+    moving = ModelName.parse("moving")
+    store.copy(ModelName.parse("a"), moving)
+
+    async def story(world):
+        def replace(_):
+            world.runners.at_end = lambda _: None
+            store.copy(ModelName.parse("b"), moving)
+
+        world.runners.at_end = replace
+        async with world.lease("moving") as lease:
+            assert lease.model.digest == store.get(ModelName.parse("b")).digest
+            assert lease.connection.runner is world.runners.made[1]
+        assert world.runners.made[0].closed
+        await world.scheduler.unload(moving)
+        world.runners.at_end = lambda _: store.delete(moving)
+        async with world.lease("moving") as lease:  # removed meanwhile: it goes on
+            assert not lease.connection.runner.closed
 
     scheduled(story)
 

@@ -1,10 +1,11 @@
 """What a new model can do is recorded as it is made: 08 API-17, 07 MF-8."""
 
+import json
 import os
 
 import pytest
 
-from fixtures.tiny import tiny_store
+from fixtures.tiny import tiny_folder, tiny_store
 from forerun.base.errors import RequestError
 from forerun.importer.create import create
 from forerun.importer.progress import Reporter
@@ -29,6 +30,17 @@ def made(store, name, base, lines=""):
 
 def test_a_checkpoints_own_template_tells(store):
     assert store.get(ModelName.parse("tiny")).config.capabilities == ("completion",)
+
+
+def test_a_template_in_the_tokenizers_config_counts_too(store, tmp_path):
+    """06 TMP-5: also for a model over one that has it there, and with a PARSER from the start."""
+    folder = tiny_folder(tmp_path / "checkpoint", "llama")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config["chat_template"] = "{{ messages[0].content }}<think>"
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert made(store, "first", folder).capabilities == ("completion", "thinking")
+    assert made(store, "second", "first").capabilities == ("completion", "thinking")
+    assert made(store, "third", folder, "PARSER hermes\n").capabilities == ("completion",)
 
 
 def test_a_model_over_another_has_what_its_own_template_gives(store):

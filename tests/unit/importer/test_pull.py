@@ -87,6 +87,7 @@ def test_a_wheel_becomes_a_model(pulled: Store, pulled_once: Path) -> None:
     model = pulled.get(NAME)
     assert model.parameters == {"top_k": 3}
     assert model.licenses == ("Apache-2.0",)
+    assert model.config.capabilities == ("completion",)  # 08 API-17
     origin = model.config.origin
     assert origin is not None
     assert origin.source == f"{PROJECT}==1.0"

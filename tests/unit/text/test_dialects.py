@@ -40,6 +40,8 @@ def test_the_templates_literals_tell_the_dialect(name):
         (TEMPLATES["qwen3"], ("completion", "tools", "thinking")),
         (TEMPLATES["llama3"], ("completion", "tools")),
         (SHOWS + "[TOOL_CALLS]", ("completion",)),
+        (SHOWS + '"parameters": ', ("completion",)),
+        (SHOWS + '{"name": ', ("completion",)),
         ("<tool_call>{{ messages }}", ("completion",)),
         ("{# <think> #}{{ messages }}", ("completion",)),
     ],

@@ -21,12 +21,12 @@ COMPLETION, TOOLS, THINKING = "completion", "tools", "thinking"
 class CallNotation:
     """One way to write tool calls.
 
-    tags     what may be tokens of their own, which then have to show in the text
-    written  what of it a template writes that teaches it
+    tags       what may be tokens of their own, which then have to show in the text
+    taught_by  whether a template with these literals teaches it
     """
 
     tags: tuple[str, ...]
-    written: tuple[str, ...]
+    taught_by: Callable[[str], bool]
     parser: Callable[[Tools], CallParser]
 
 
@@ -35,7 +35,7 @@ def _in_blocks(blocks: Iterable[Block], *more_tags: str) -> CallNotation:
     tags = [tag for block in kept for tag in (block.opening, block.closing)]
     return CallNotation(
         tags=(*tags, *more_tags),
-        written=tuple(block.opening for block in kept),
+        taught_by=lambda literals: any(block.opening in literals for block in kept),
         parser=lambda tools: BlockParser(kept, tools),
     )
 
@@ -43,7 +43,11 @@ def _in_blocks(blocks: Iterable[Block], *more_tags: str) -> CallNotation:
 _TOOL_CALL = _in_blocks([tool_call_tags.TOOL_CALL])
 _FUNCTION_GEMMA = _in_blocks(gemma.FUNCTION_GEMMA, ESCAPE)
 _FENCED = _in_blocks(gemma.FENCED)
-_LLAMA3 = CallNotation((llama3.PYTHON_TAG,), ('"parameters": ',), Llama3Parser)
+_LLAMA3 = CallNotation(
+    tags=(llama3.PYTHON_TAG,),
+    taught_by=lambda literals: '{"name": ' in literals and '"parameters": ' in literals,
+    parser=Llama3Parser,
+)
 _NOTATIONS = (_TOOL_CALL, _FUNCTION_GEMMA, _FENCED, _LLAMA3)  # the last one's mark is the weakest
 
 
@@ -83,9 +87,8 @@ def dialect_of(templates: ChatTemplates, parser: str = "") -> Dialect:
                 f"PARSER is {shown(parser)}; it must be one of {', '.join(DIALECTS)}"
             )
         return DIALECTS[parser]
-    written = templates.literals
-    known = (n for n in _NOTATIONS if any(mark in written for mark in n.written))
-    return Dialect(thinking=OPEN in written, calls=next(known, None))
+    taught = (each for each in _NOTATIONS if each.taught_by(templates.literals))
+    return Dialect(thinking=OPEN in templates.literals, calls=next(taught, None))
 
 
 def capabilities(templates: ChatTemplates, parser: str = "") -> tuple[str, ...]:

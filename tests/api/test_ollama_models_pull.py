@@ -165,7 +165,7 @@ def test_a_server_that_is_told_to_end_ends_its_imports(
         assert not alive(importer)
         pull.exception()
     assert store.entries() == []
-    assert "Traceback" not in server.log
+    assert "Traceback" not in server.log, server.log
 
 
 @pytest.mark.parametrize(

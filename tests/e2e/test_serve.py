@@ -118,7 +118,16 @@ def test_beyond_this_machine_a_key_is_needed_or_a_decision(tmp_path: Path) -> No
         assert "FORERUN_API_KEY" in text
         assert "--without-key" in text
     with serving(tmp_path, "--host", "0.0.0.0:0", "--without-key") as (_, line):
-        assert get(port_of(line), "/api/version").startswith(b'{"version"')
+        port = port_of(line)
+        assert get(port, "/api/version").startswith(b'{"version"')
+        listed = subprocess.run(  # whoever starts a server so finds it by the same variable
+            [sys.executable, "-m", "forerun.cli", "ps"],
+            env=environment(tmp_path, FORERUN_HOST=f"0.0.0.0:{port}"),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert listed.stdout.startswith("NAME")
     with serving(tmp_path, "--host", "0.0.0.0:0", FORERUN_API_KEY="k") as (_, line):
         assert b"needs its API key" in get(port_of(line), "/api/version")
 

@@ -1,4 +1,4 @@
-"""Strangers and malformed HTTP at a real server: issue 3 item 6, 08 ENV, 08 API-14, report E17."""
+"""Strangers and malformed HTTP at a real server: issue 3 item 6, 08 ENV, 08 API-14, report E11."""
 
 import http.client
 import json

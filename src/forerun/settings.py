@@ -24,7 +24,7 @@ VARIABLES = {
     "FORERUN_MAX_LOADED_MODELS": "models loaded at once (default 3, or 3 for each GPU)",
     "FORERUN_GPU_OVERHEAD": "memory kept free on each GPU, such as 1GiB (default 0)",
     "FORERUN_API_KEY": "key that clients of the server must send (default none)",
-    "FORERUN_ORIGINS": "web origins that may use the server, by commas (default: this machine)",
+    "FORERUN_ORIGINS": "web pages allowed, as https://a.example,app://* (default: this machine's)",
     "FORERUN_CONTEXT_LENGTH": "tokens of context of a load (default 8192 on a CPU)",
     "FORERUN_DEVICE": "cpu, cuda, cuda:N or mps (default: the best there is)",
     "FORERUN_THREADS": "CPU threads (default: physical cores)",

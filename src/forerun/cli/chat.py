@@ -9,8 +9,9 @@ import click
 from forerun.base.options import OptionValue
 from forerun.base.units import format_seconds
 from forerun.cli.places import OpenModel
+from forerun.cli.progress import PromptBar
 from forerun.protocol.codec import encode_line
-from forerun.protocol.events import Chunk, Done, Figures
+from forerun.protocol.events import Chunk, Done, Figures, Progress
 from forerun.protocol.requests import CompletionRequest, Message, ToolCall
 
 
@@ -92,12 +93,15 @@ class Screen:
 def answer(model: OpenModel, request: CompletionRequest, screen: Screen) -> Done | None:
     """Show one answer as it comes; how it ended, unless Ctrl-C stopped it."""
     try:
-        with closing(model.complete(request)) as events:
+        with closing(model.complete(request)) as events, closing(PromptBar()) as bar:
             for event in events:
+                if isinstance(event, Progress):
+                    bar.update(event)
+                    continue
+                bar.close()
                 if isinstance(event, Done):
                     return event
-                if isinstance(event, Chunk):
-                    screen.show(event)
+                screen.show(event)
     except KeyboardInterrupt:
         return None
     raise AssertionError("an answer ends with Done or with an error")

@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import click
 
 from forerun.base.errors import ImportFailedError
 from forerun.base.units import format_bytes
+from forerun.protocol.events import Progress
 from forerun.protocol.imports import Imported, ImportRequest, PullRequest
 from forerun.protocol.status import RunnerStatus
 from forerun.scheduler.importing import run_import
@@ -57,6 +58,28 @@ def say_cut_context(options: LoadOptions, loaded_length: int) -> None:
 
 Show = Callable[[str, int | None, int | None], None]
 
+LONG_PROMPT = 512  # tokens; a shorter one is read before a bar can be seen
+
+
+class PromptBar:
+    """How much of a long prompt is read, on a terminal, until the answer begins."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._show: Show | None = None
+
+    def update(self, progress: Progress) -> None:
+        if progress.total < LONG_PROMPT or not sys.stderr.isatty():
+            return
+        if self._show is None:
+            self._show = self._open.enter_context(shown(True))
+        self._show("reading the prompt", progress.processed * 100 // progress.total, 100)
+
+    def close(self) -> None:
+        """Nothing of it stays. Idempotent."""
+        self._open.close()
+        self._show = None
+
 
 @contextmanager
 def shown(bars: bool, *, lines: bool = True) -> Iterator[Show]:
@@ -79,7 +102,8 @@ def shown(bars: bool, *, lines: bool = True) -> Iterator[Show]:
 def _bars() -> Iterator[Show]:
     """A bar a step on standard error, which disappear when the work is done."""
     from rich.console import Console  # rich takes 60 ms to import, which `list` need not pay
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     columns = (
         TextColumn("{task.description}"),
@@ -87,7 +111,7 @@ def _bars() -> Iterator[Show]:
         TextColumn("{task.fields[amount]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Bars(*columns, console=Console(stderr=True), transient=True) as progress:
         tasks = {}
 
         def show(status: str, completed: int | None, total: int | None) -> None:

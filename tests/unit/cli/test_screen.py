@@ -1,15 +1,20 @@
 """An answer as it is shown, piece by piece: thinking, text and calls of tools."""
 
 import json
+import sys
+from collections.abc import Generator
 
 import pytest
 
 from forerun.base.errors import RequestError
-from forerun.cli.chat import Chat, Screen
+from forerun.cli.chat import Chat, Screen, answer
 from forerun.cli.run import parse_think
-from forerun.protocol.events import Chunk
-from forerun.protocol.requests import ToolCall
+from forerun.protocol.events import Chunk, Done, Figures, Progress
+from forerun.protocol.requests import CompletionRequest, ToolCall
 
+FIGURES = Figures(
+    prompt_tokens=1, cached_tokens=0, generated_tokens=1, prompt_seconds=1, generation_seconds=1
+)
 CALL = ToolCall(name="f", arguments={"a": "ü"}, id="call_1")
 
 
@@ -37,6 +42,35 @@ def test_a_call_is_a_line_of_json_of_its_own(capsys) -> None:
     first, *calls = out.splitlines()
     assert first == "so:"
     assert [json.loads(line)["arguments"] for line in calls] == [{"a": "ü"}] * 2
+
+
+class Reading:
+    """A model that reads a prompt of `total` tokens and says hello."""
+
+    gone = False
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+
+    def complete(
+        self, _request: CompletionRequest
+    ) -> Generator[Progress | Chunk | Done, None, None]:
+        yield Progress(processed=self._total // 4, total=self._total)
+        yield Chunk(text="hello")
+        yield Done(reason="stop", figures=FIGURES)
+
+
+@pytest.mark.parametrize(("total", "terminal"), [(2000, True), (2000, False), (100, True)])
+def test_how_much_of_a_long_prompt_is_read_is_shown(
+    capsys, monkeypatch, total: int, terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    done = answer(Reading(total), CompletionRequest(prompt="x"), Screen(hide_thinking=False))
+    out, errors = capsys.readouterr()
+    assert done is not None
+    assert out == "hello"
+    assert ("reading the prompt" in errors) == (total > 512 and terminal)
 
 
 def test_what_was_shown_is_the_next_turn(capsys) -> None:

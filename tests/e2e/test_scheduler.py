@@ -28,7 +28,9 @@ GRACE_S = 1.0
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-    return scripted_store(tmp_path_factory.mktemp("scheduler"), names=("a", "b", "c"))
+    folder = tmp_path_factory.mktemp("scheduler")
+    scripted_store(folder, names=("slow",), load_ms=1000)
+    return scripted_store(folder, names=("a", "b", "c"))
 
 
 @pytest.fixture
@@ -200,6 +202,26 @@ def test_a_runner_that_is_killed_is_replaced(scheduled):
             await ask(scheduler, "a", "DIE_AT=3 SAY:hello")
         assert "\n" not in str(caught.value)
         assert await ask(scheduler, "a") == "hello"
+
+    scheduled(story)
+
+
+def test_a_runner_that_is_killed_while_it_loads_is_tried_again_alone(scheduled):
+    """08 SCH-6: as the system does it when memory runs out."""
+
+    async def story(scheduler):
+        await ask(scheduler, "a")
+        (idle,) = runners()
+
+        def kill(_):
+            if idle in runners():
+                (loading,) = set(runners()) - {idle}
+                os.kill(loading, signal.SIGKILL)
+
+        options = LoadOptions(num_thread=1)
+        async with scheduler.lease(ModelName.parse("slow"), options, report=kill) as held:
+            assert await answer(held, "SAY:hello") == "hello"
+            assert not alive(idle)
 
     scheduled(story)
 

@@ -146,7 +146,7 @@ class Residency:
             except TimeoutError:
                 break
         try:
-            await asyncio.to_thread(runner.process.close)
+            why = await asyncio.to_thread(_end, runner)
         finally:
             del self._leaving[runner]
             self.changes.tell()
@@ -158,6 +158,7 @@ class Residency:
             seconds=time.monotonic() - runner.loaded_at,
             memory=runner.reported,
             device=runner.place.device,
+            **why,
         )
 
     def _died(self, runner: LoadedRunner) -> None:
@@ -169,3 +170,10 @@ class Residency:
         if runner.timer is not None:
             runner.timer.cancel()
             runner.timer = None
+
+
+def _end(runner: LoadedRunner) -> dict[str, str]:
+    """Close its process; what it died of, if it did. Blocks."""
+    why = {"error": runner.process.last_error()} if runner.process.exited else {}
+    runner.process.close()
+    return why

@@ -172,6 +172,7 @@ def test_a_runner_that_dies_is_noticed(scheduled, caplog):
     scheduled(story)
     (death, _) = [record for record in caplog.records if record.message == "model unloaded"]
     assert death.fields["reason"] == "died"
+    assert death.fields["error"] == "the device is lost"
 
 
 def test_a_runner_that_has_just_died_is_not_given_out(scheduled):

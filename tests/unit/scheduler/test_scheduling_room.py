@@ -13,6 +13,7 @@ from forerun.base.errors import LoadError
 from forerun.base.units import GIB, MIB
 from forerun.protocol.status import Memory
 from forerun.scheduler.devices import Device
+from forerun.scheduler.runners import LoadOptions
 
 FOREVER = math.inf
 
@@ -176,6 +177,31 @@ def test_what_a_resident_has_reported_is_not_counted_twice(scheduled):
         assert await world.loaded() == ["a", "b"]
 
     scheduled(story, runners=runners, devices=device(512 * MIB + 30_000_000))
+
+
+def test_beside_others_shared_memory_has_to_be_free_in_the_system_too(scheduled):
+    """08 FIT-2: alone, the device's own figure decides."""
+    shared = [Device("cpu", 460 * MIB), Device("mps", 9 * GIB, 10 * GIB, shared=True)]
+
+    async def story(world):
+        await world.ask("a")
+        await world.ask("b")
+        assert await world.loaded() == ["b"]
+
+    scheduled(story, devices=FakeDevices(lambda: shared), device="mps")
+
+
+def test_a_model_on_another_device_is_not_in_the_way(scheduled):
+    """08 FIT-3: its eviction would free nothing where room is needed."""
+    two = [Device("cpu"), Device("cuda:0", 460 * MIB, 24 * GIB)]
+
+    async def story(world):
+        await world.ask("a", LoadOptions(device="cpu"))
+        with pytest.raises(LoadError, match="cuda:0"):
+            await world.ask("b")
+        assert await world.loaded() == ["a"]
+
+    scheduled(story, devices=FakeDevices(lambda: two))
 
 
 def gpu(free):

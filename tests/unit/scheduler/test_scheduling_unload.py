@@ -240,3 +240,4 @@ def test_loads_and_unloads_are_one_log_line_each(scheduled, caplog):
     assert loaded.fields["memory"] == unloaded.fields["memory"] == 7
     assert loaded.fields["seconds"] >= 0
     assert unloaded.fields["reason"] == "unload"
+    assert "error" not in unloaded.fields

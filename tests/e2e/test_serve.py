@@ -1,8 +1,10 @@
 """`forerun serve` as a process: its start, its logs, its end. 08 ENV, RUN-1, API-1; issue 3."""
 
+import contextlib
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -254,6 +256,29 @@ def test_a_second_ctrl_c_ends_it_at_once(settings: ScriptedSettings) -> None:
         assert time.monotonic() - began < 2
         assert own
         assert not [pid for pid in own if alive(pid)]
+        assert "Traceback" not in server.log
+
+
+def test_clients_that_leave_at_any_moment_wedge_nothing(settings: ScriptedSettings) -> None:
+    """E11: 100 of them, then a normal request; health and figures tell the truth."""
+    chance = random.Random(0)
+    with scripted_server(settings) as server:
+        for number in range(100):
+            message = {"role": "user", "content": "STEP_MS=5 SAY:hello world"}
+            body = json.dumps(
+                {"model": "scripted", "messages": [message], "stream": number % 2 == 0}
+            )
+            head = f"POST /api/chat HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}"
+            request = f"{head}\r\n\r\n{body}".encode()
+            with socket.create_connection(("127.0.0.1", server.port)) as connection:
+                connection.sendall(request[: chance.choice([20, len(head), len(request) - 5, 999])])
+                connection.settimeout(chance.choice([0.001, 0.02, 0.06]))
+                with contextlib.suppress(TimeoutError):
+                    connection.recv(chance.choice([1, 999]))
+        message = chat(server, "SAY:still here")["message"]
+        assert message == {"role": "assistant", "content": "still here"}
+        assert json.loads(get(server.port, "/api/ps"))["models"]
+        assert "forerun_waiting_requests 0.0" in get(server.port, "/metrics").decode()
         assert "Traceback" not in server.log
 
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -44,13 +45,17 @@ class Devices(Protocol):
 class SystemDevices:
     """The devices of this machine."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        """`environment` of the runners: which GPUs they see and how these are numbered."""
+    def __init__(self, environment: Mapping[str, str], *, cuda: bool | None = None) -> None:
+        """
+        environment  of the runners: which GPUs they see and how these are numbered
+        cuda         whether torch can use NVIDIA GPUs; None: as it is installed
+        """
         self._visible = environment.get("CUDA_VISIBLE_DEVICES")
+        self._cuda = torch_has_cuda() if cuda is None else cuda
 
     def look(self) -> Sequence[Device]:
         system = cpu()
-        gpus = nvidia_gpus(self._visible)
+        gpus = nvidia_gpus(self._visible) if self._cuda else []
         if sys.platform == "darwin":
             return [system, Device("mps", system.free, system.total, shared=True)]
         return [system, *gpus]
@@ -69,6 +74,20 @@ def pick(devices: Sequence[Device], wanted: str | None, promised: Callable[[str]
     if gpus:
         return max(gpus, key=lambda gpu: (gpu.free or 0) - promised(gpu.name))
     return Device("cuda") if wanted else next(d for d in devices if d.name == "cpu")
+
+
+def torch_has_cuda(torch: Path | None = None) -> bool:
+    """Whether torch was built for NVIDIA GPUs, told by its files: importing it takes seconds.
+
+    torch  its folder; None: where it is installed
+    """
+    if torch is None:
+        spec = find_spec("torch")
+        if spec is None or spec.origin is None:
+            return False
+        torch = Path(spec.origin).parent
+    names = ("libtorch_cuda.so", "torch_cuda.dll")
+    return any((torch / "lib" / name).exists() for name in names)
 
 
 def overhead(device: Device, gpu_overhead: int) -> int:

@@ -44,6 +44,7 @@ class Place:
     """Where a model is loaded, and what it takes there."""
 
     device: str
+    told: str | None  # the device that the process is told; None: it takes the best there is
     context: int  # tokens
     max_context: int | None  # the model's own limit
     need: int  # bytes, as estimated

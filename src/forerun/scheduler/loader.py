@@ -154,7 +154,7 @@ class Loader:
         if self._closed:
             raise BusyError(ENDING)
         started = time.monotonic()
-        options = LoadOptions(place.context, job.options.num_thread, place.device)
+        options = LoadOptions(place.context, job.options.num_thread, place.told)
         process = self._start_runner(str(job.model.name), options)
         job.loads = True
         self._loading = job.model, process

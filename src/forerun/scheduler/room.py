@@ -108,7 +108,7 @@ class RoomMaker:
         devices = await asyncio.to_thread(self._devices.look)
         wanted = job.options.device or ("cpu" if facts.num_gpu == 0 else self._limits.device)
         device = pick(devices, wanted, self._promised)
-        place = self._place(job, facts, device)
+        place = self._place(job, facts, device, wanted)
         memory = {"cpu", *(each.name for each in devices if each.shared)}
         same = memory if device.name in memory else {device.name}
         beside = [runner for runner in self._residency if runner.place.device in same]
@@ -123,13 +123,15 @@ class RoomMaker:
         gpus = sum(each.is_gpu for each in devices)
         return _Survey(place, room, most_models(self._limits.max_loaded, gpus), beside)
 
-    def _place(self, job: LoadJob, facts: ModelFacts, device: Device) -> Place:
+    def _place(self, job: LoadJob, facts: ModelFacts, device: Device, wanted: str | None) -> Place:
+        # nobody asked, and no driver shows a GPU: torch may still know one that is not NVIDIA's
+        told = device.name if wanted or device.is_gpu else None
         gpu_total = device.total if device.is_gpu else None
         context = choose_context(facts, job.options.num_ctx, self._limits.context_length, gpu_total)
         chunk = GPU_CHUNK if device.is_gpu else CPU_CHUNK
         weights = facts.weights + (0 if device.is_gpu else facts.repacked)
         need = estimate(facts.shape, weights, context=context, chunk=chunk)
-        return Place(device.name, context, facts.shape.max_context, need.total)
+        return Place(device.name, told, context, facts.shape.max_context, need.total)
 
     def _promised(self, device: str) -> int:
         return sum(each.promised for each in self._residency if each.place.device == device)

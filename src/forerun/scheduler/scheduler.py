@@ -163,7 +163,7 @@ class Scheduler:
                 again = Waiter(waiter.report, waiter.keep_alive_s)
                 runner, newly = await self._loader.hold(model, options, again)
                 loaded = loaded or newly
-            if await self._answers(runner) and await self._means(name, runner):
+            if await self._answers(runner) and await self._is_what_was_asked(runner):
                 return model, runner, time.monotonic() - started if loaded else 0.0
 
     async def _answers(self, runner: LoadedRunner) -> bool:
@@ -180,8 +180,8 @@ class Scheduler:
             self._residency.remove(runner, "no answer")
         return alive
 
-    async def _means(self, name: ModelName, runner: LoadedRunner) -> bool:
-        """Whether a runner, which loads by name, has what the name meant when it was asked for.
+    async def _is_what_was_asked(self, runner: LoadedRunner) -> bool:
+        """Whether a process, which loads by name, has what the name meant when it was asked for.
 
         A pull may have replaced the model in between; then the runner goes, whichever it has.
         """
@@ -189,7 +189,7 @@ class Scheduler:
             return True
         same = False
         try:
-            model = await asyncio.to_thread(self._store.get, name)
+            model = await asyncio.to_thread(self._store.get, runner.model.name)
             same = model.digest == runner.model.digest
         except NotFoundError:
             same = True  # removed since; what is loaded goes on

@@ -4,15 +4,23 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from forerun.base.units import GIB, MIB
 from forerun.scheduler import devices
-from forerun.scheduler.devices import Device, SystemDevices, cpu, nvidia_gpus, overhead, pick
+from forerun.scheduler.devices import (
+    Device,
+    SystemDevices,
+    cpu,
+    nvidia_gpus,
+    overhead,
+    pick,
+    torch_has_cuda,
+)
 
 A100 = Device("cuda:0", 40 * GIB, 80 * GIB)
 A40 = Device("cuda:1", 44 * GIB, 48 * GIB)
 CPU = Device("cpu", 20 * GIB, 24 * GIB)
-NOTHING = {}
 
 
 def write(root, files):
@@ -138,8 +146,18 @@ def test_gpus_are_numbered_as_cuda_numbers_them(monkeypatch, visible, free):
     assert [gpu.free // GIB for gpu in gpus] == free
     assert [gpu.name for gpu in gpus] == [f"cuda:{i}" for i in range(len(free))]
     monkeypatch.setattr(sys, "platform", "linux")
-    seen = SystemDevices(NOTHING if visible is None else {"CUDA_VISIBLE_DEVICES": visible}).look()
+    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    seen = SystemDevices(environment, cuda=True).look()
     assert [each.free for each in seen[1:]] == [gpu.free for gpu in gpus]
+    assert [each.name for each in SystemDevices(environment, cuda=False).look()] == ["cpu"]
+
+
+def test_a_torch_without_cuda_is_told_by_its_files(tmp_path):
+    """08 RUN-12: where it cannot use the GPU, a model goes to the CPU without being asked to."""
+    assert torch_has_cuda() == (torch.version.cuda is not None)
+    assert not torch_has_cuda(tmp_path)
+    write(tmp_path, {"lib/libtorch_cuda.so": ""})
+    assert torch_has_cuda(tmp_path)
 
 
 @pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetUUID"])

@@ -197,8 +197,8 @@ def test_what_a_load_is_told(scheduled):
     """08 SCH-7: context and device are decided before the load."""
 
     async def story(world):
-        assert (await world.ask("a")).options == LoadOptions(1000, None, "cpu")
-        runner = await world.ask("b", LoadOptions(num_ctx=9, num_thread=2))
+        assert (await world.ask("a")).options == LoadOptions(1000, None, None)
+        runner = await world.ask("b", LoadOptions(num_ctx=9, num_thread=2, device="cpu"))
         assert runner.options == LoadOptions(9, 2, "cpu")
         assert (await world.ask("small")).options.num_ctx == 100
 

@@ -170,9 +170,11 @@ def test_a_server_of_another_kind_is_not_used(tmp_path: Path) -> None:
     ) as other:
         assert other.stdout is not None
         host = f"127.0.0.1:{int(other.stdout.readline())}"
-        empty = scripted_store(tmp_path)
-        fails(forerun(environment(empty, host), "ps"), host, "`forerun serve`")
-        other.kill()
+        try:
+            done = forerun(environment(scripted_store(tmp_path), host), "ps")
+        finally:
+            other.kill()
+    fails(done, host, "`forerun serve`")
 
 
 def test_the_key_is_carried(settings: ScriptedSettings, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from forerun.scheduler.scheduler import Scheduler
 from forerun.settings import Settings
 from forerun.store.store import Store
 
-
 LATE_S = 0.2  # into a connection's life: each answer gives it the whole time again
 
 

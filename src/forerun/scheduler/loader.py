@@ -113,8 +113,6 @@ class Loader:
 
     async def _serve(self, job: LoadJob) -> None:
         """The border of a load: whatever goes wrong is told to everybody who waits for it."""
-        if not job.wanted:
-            return
         try:
             runner = self._residency.find(job.model.digest, job.options) or await self._load(job)
         except NobodyWaitsError:
@@ -126,7 +124,7 @@ class Loader:
             job.fail(internal(error))
         else:
             job.hand_out(runner, self._residency.hold)
-            if not runner.active:
+            if not runner.active and runner.timer is None:
                 self._residency.rest(runner)
 
     def _serve_queued(self) -> None:

@@ -61,7 +61,11 @@ class RoomMaker:
         self._ungated = ungated
 
     async def retire(self, job: LoadJob) -> float | None:
-        """Unload the model's old runner once it is idle; the keep-alive that it had."""
+        """Unload the model's old runner once it is idle; the keep-alive that it had.
+
+        Raises NobodyWaitsError, and the old runner stays.
+        """
+        _check(job)
         runner = self._residency.get(job.model.digest)
         if runner is None:
             return None

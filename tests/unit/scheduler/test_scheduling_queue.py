@@ -193,6 +193,25 @@ def test_a_reload_that_nobody_waits_for_any_more_is_none(scheduled):
     scheduled(story)
 
 
+def test_a_reload_that_was_given_up_in_the_queue_leaves_the_old_runner(scheduled):
+    """08 SCH-8: skipped before anything is unloaded for it."""
+
+    async def story(world):
+        old = await world.ask("a", LoadOptions(num_ctx=64))
+        world.runners.opened.clear()
+        other = asyncio.create_task(world.ask("b"))
+        await world.load_begins(2)
+        larger = asyncio.create_task(world.ask("a", LoadOptions(num_ctx=128)))
+        await settle()
+        larger.cancel()
+        world.runners.opened.set()
+        await other
+        await settle()
+        assert await world.ask("a") is old
+
+    scheduled(story)
+
+
 def test_what_a_load_is_told(scheduled):
     """08 SCH-7: context and device are decided before the load."""
 

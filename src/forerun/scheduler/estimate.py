@@ -7,13 +7,16 @@ attention, an unknown type for two bytes, an unknown number of key heads for all
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from forerun.base.units import GIB
+from forerun.base.units import GIB, MIB
 from forerun.store.stored import StoredModel
 
 LEAST_CONTEXT = 4  # SCH-7
 CPU_CONTEXT = 8192
 GPU_CONTEXTS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, 4096))  # by the memory of the GPU
 
+# Workspaces of cuBLAS and kernels that are loaded when first used, beside the 457 MiB of a context:
+# an H200 lost 951 MB to a process whose weights, caches and activations were estimated at 357 MB.
+GPU_WORKSPACE = 128 * MIB
 CPU_CHUNK, GPU_CHUNK = 512, 2048  # largest chunks of a prompt (05 PRE-1)
 SLACK = 256  # of a sliding-window layer, whose buffer has window + 2 * SLACK rows (01 ROT-1)
 

@@ -10,6 +10,7 @@ from forerun.scheduler.devices import Device, Devices, overhead, pick
 from forerun.scheduler.estimate import (
     CPU_CHUNK,
     GPU_CHUNK,
+    GPU_WORKSPACE,
     ModelFacts,
     choose_context,
     estimate,
@@ -133,7 +134,7 @@ class RoomMaker:
         gpu_total = device.total if device.is_gpu else None
         context = choose_context(facts, job.options.num_ctx, self._limits.context_length, gpu_total)
         chunk = GPU_CHUNK if device.is_gpu else CPU_CHUNK
-        weights = facts.weights + (0 if device.is_gpu else facts.repacked)
+        weights = facts.weights + (GPU_WORKSPACE if device.is_gpu else facts.repacked)
         need = estimate(facts.shape, weights, context=context, chunk=chunk)
         return Place(device.name, told, context, facts.shape.max_context, need.total)
 

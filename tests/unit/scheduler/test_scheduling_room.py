@@ -13,6 +13,7 @@ from forerun.base.errors import LoadError
 from forerun.base.units import GIB, MIB
 from forerun.protocol.status import Memory
 from forerun.scheduler.devices import Device
+from forerun.scheduler.estimate import GPU_WORKSPACE
 from forerun.scheduler.runners import LoadOptions
 
 FOREVER = math.inf
@@ -239,3 +240,17 @@ def test_memory_that_never_shows_is_not_waited_for_long(scheduled):
             await world.ask("b")
 
     scheduled(story, runners=runners, devices=devices, freed_wait_s=0.05)
+
+
+@pytest.mark.parametrize(("free", "fits"), [(GPU_WORKSPACE, False), (2 * GPU_WORKSPACE, True)])
+def test_a_gpu_needs_room_for_its_libraries_too(scheduled, free, fits):
+    """08 FIT-1: what a process takes of a GPU beside its tensors."""
+
+    async def story(world):
+        if not fits:
+            with pytest.raises(LoadError, match="cuda:0"):
+                await world.ask("a")
+            return
+        await world.ask("a")
+
+    scheduled(story, devices=FakeDevices(lambda: gpu(free)))

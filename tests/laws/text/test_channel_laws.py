@@ -27,6 +27,7 @@ WORDS = {
     ],
 }
 WORDS["qwen3-coder"] += WORDS["hermes"][:2]
+WORDS["llama3"] += ['"b": "', '\\"', "\\", '"']
 for spoken, block in BLOCKS.items():
     WORDS[spoken] += [block] * 3
 WORDS["qwen3"] = WORDS["think"] + WORDS["hermes"]

@@ -1,6 +1,7 @@
 """Tool calls apart from text, in each notation: 08 PAR-1, API-10; cases D15, E05."""
 
 import json
+import time
 
 import pytest
 
@@ -296,6 +297,25 @@ def test_a_fence_of_another_language_is_text():
 def test_calls_after_thinking():
     raw = f"<think>\nlet me see {HERMES}\n</think>\n\nLooking.\n{HERMES}"
     assert read("qwen3", raw) == (f"let me see {HERMES}", "Looking.", [FOUND])
+
+
+@pytest.mark.parametrize(
+    ("dialect", "beginning"),
+    [
+        ("hermes", '<tool_call>{"name": "find", "arguments": {"city": "'),
+        ("qwen3-coder", "<tool_call>\n<function=find>\n<parameter=city>\n"),
+        ("llama3", '{"name": "find", "parameters": {"city": "'),
+        ("functiongemma", "<start_function_call>call:find{city:<escape>"),
+        ("gemma3", '```tool_code\nfind(city="'),
+    ],
+)
+def test_a_long_call_is_not_read_anew_with_every_token(dialect, beginning):
+    """08 PAR-1: the device thread waits for this; 20,000 tokens took 20 s."""
+    parser = channels(dialect)
+    parser.push(beginning)
+    started = time.process_time()
+    assert not any(parser.push("abc ") for _ in range(20_000))
+    assert time.process_time() - started < 6
 
 
 @pytest.mark.parametrize("tool", [{}, {"function": 3}, {"name": "find"}, {"function": {"name": 1}}])

@@ -8,7 +8,8 @@ from forerun.chat.dialects.tools import make_call
 from forerun.protocol.requests import ToolCall
 
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[{}]', re.DOTALL)
+_OUTSIDE = re.compile(r'["{}]')
+_INSIDE = re.compile(r'"|\\.', re.DOTALL)
 
 
 def json_call(text: str) -> ToolCall | None:
@@ -28,11 +29,24 @@ def ends_in_string(text: str) -> bool:
     return '"' in last_line
 
 
-def object_end(text: str) -> int | None:
-    """Where the object that `text` starts with ends; None if it has not ended."""
-    depth = 0
-    for match in _NESTING.finditer(text):
-        depth += {"{": 1, "}": -1}.get(match.group(), 0)
-        if not depth:
-            return match.end()
-    return None
+class ObjectEnd:
+    """Finds the end of the object that a growing text starts with; reads each character once."""
+
+    def __init__(self) -> None:
+        self._read = 0
+        self._depth = 0
+        self._in_string = False
+
+    def find(self, text: str) -> int | None:
+        """Where it ends, None if it has not. `text` begins with the text of the call before."""
+        while match := (_INSIDE if self._in_string else _OUTSIDE).search(text, self._read):
+            self._read = match.end()
+            mark = match.group()
+            if mark == '"':
+                self._in_string = not self._in_string
+            self._depth += {"{": 1, "}": -1}.get(mark, 0)
+            if not self._depth:
+                return self._read
+        half_escape = self._in_string and text.endswith("\\", self._read)
+        self._read = len(text) - half_escape
+        return None

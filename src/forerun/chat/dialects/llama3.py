@@ -8,7 +8,7 @@ an object with another name is text, and so is all that follows.
 import re
 
 from forerun.chat.dialects.held import HeldText
-from forerun.chat.dialects.json_calls import json_call, object_end
+from forerun.chat.dialects.json_calls import ObjectEnd, json_call
 from forerun.chat.dialects.pieces import Piece
 from forerun.chat.dialects.tools import Tools
 from forerun.protocol.requests import ToolCall
@@ -28,6 +28,7 @@ class Llama3Parser(HeldText):
         super().__init__()
         self._tools = tools
         self._lead = _BEFORE
+        self._end = ObjectEnd()
         self._text_only = False
 
     def _next(self, *, final: bool) -> Piece | None:
@@ -38,10 +39,10 @@ class Llama3Parser(HeldText):
         lead = self._lead.match(self._held)
         assert lead is not None, "both leads match nothing, too"
         rest = self._held[lead.end() :]
-        end = object_end(rest) if rest.startswith("{") else None
+        end = self._end.find(rest) if rest.startswith("{") else None
         call = None if end is None else self._call(rest[:end])
         if end is not None and call is not None:
-            self._lead = _BETWEEN
+            self._lead, self._end = _BETWEEN, ObjectEnd()
             return Piece(len(self._cut(lead.end() + end)), calls=(call,))
         if end is None and not final and _may_call(rest):
             return None

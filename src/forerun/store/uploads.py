@@ -85,12 +85,9 @@ class Uploads:
                         f"blob {digest} is not here; send it first: POST /api/blobs/{digest}"
                     )
             yield
-        except BaseException:
+        finally:
             with self._lock:
-                self._in_use.subtract(wanted)
-            raise
-        with self._lock:
-            self._in_use.subtract(wanted)
+                self._in_use -= Counter(wanted)  # which drops what nobody uses any more
         self._let_go(wanted)
 
     def close(self) -> None:

@@ -122,6 +122,7 @@ def test_a_create_of_what_is_not_here_names_it(uploads: Uploads, store: Store) -
     with uploads.using([DIGEST]):
         pass
     assert left(store) == []  # the failed one does not count as a user any more
+    assert not uploads._in_use  # digests that clients make up are not remembered
 
 
 def test_an_upload_that_nobody_asks_for_goes_after_a_while(

@@ -21,7 +21,7 @@ from forerun.api.response import AnswerResponse, WorkResponse
 from forerun.api.services import Services
 from forerun.protocol.events import Chunk, Done
 from forerun.protocol.requests import CompletionRequest, Message
-from forerun.scheduler.scheduler import Scheduler
+from forerun.scheduler.scheduler import Lease, Scheduler
 from forerun.settings import Settings
 from forerun.store.names import ModelName
 from forerun.store.store import Store
@@ -89,6 +89,13 @@ class Broken(GenerateDialect):
 
     def whole(self, chunk: Chunk, done: Done) -> bytes:
         raise ValueError(f"/secret/place {chunk.text} {done.reason}")
+
+
+class BrokenAtOnce(GenerateDialect):
+    """A bug of ours before there is an answer."""
+
+    def leased(self, lease: Lease) -> None:
+        raise ValueError(f"/secret/place {lease.load_s}")
 
 
 def play(settings: Settings, scenario: Scenario) -> None:
@@ -204,6 +211,11 @@ def test_a_bug_is_an_error_without_its_text(settings: Settings) -> None:
         assert (streamed.status, streamed.lines[-1]) == (200, told)
         whole = await read(services, "SAY:hello", dialect=Broken, stream=False)
         assert (whole.status, whole.lines) == (500, [told])
+        early = await read(services, "SAY:hello", dialect=BrokenAtOnce)
+        assert (early.status, early.lines) == (500, [told])
+        counts = services.metrics.text().decode()
+        assert 'outcome="error_500"} 1.0' in counts  # ours, and not a client that left
+        assert 'outcome="cancelled"' not in counts
         await nobody_holds(services)
 
     play(settings, scenario)

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
+from forerun.api.errors import unexpected
 from forerun.api.metrics import Metrics
 from forerun.api.services import Services
 from forerun.base.errors import CancelledError, ForerunError, one_line
@@ -113,6 +114,9 @@ async def _leased(services: Services, ask: Ask | EmbedAsk) -> AsyncIterator[tupl
             yield lease, told
     except ForerunError as error:
         told.failed(error)
+        raise
+    except Exception as error:  # the border of a request: a bug of ours is not the client's leaving
+        told.failed(unexpected(error))
         raise
     except BaseException:  # closed, or its task was cancelled
         told.left()

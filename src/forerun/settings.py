@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,7 +46,7 @@ class Settings:
     max_queue: int
     max_loaded_models: int | None
     gpu_overhead: int  # bytes
-    api_key: str | None
+    api_key: str | None = field(repr=False)
     origins: tuple[str, ...]
     context_length: int | None
     device: str | None

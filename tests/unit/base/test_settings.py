@@ -70,3 +70,4 @@ def test_a_child_sees_the_same_settings(tmp_path: Path) -> None:
     assert set(given) == set(VARIABLES)
     settings = Settings.from_environment(given)
     assert Settings.from_environment(settings.environment()) == settings
+    assert "secret" not in repr(settings)

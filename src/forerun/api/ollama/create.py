@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -30,6 +29,7 @@ from forerun.base.errors import (
 from forerun.base.options import OptionValue, check_options
 from forerun.base.shown import shown
 from forerun.protocol.imports import ComposeRequest, ImportStatus, SavedMessage
+from forerun.protocol.requests import JsonValue
 from forerun.store.catalogue import source_of
 from forerun.store.describe import describe
 from forerun.store.messages import Message
@@ -62,7 +62,7 @@ class CreateRequest(NamedRequest):
     template: str | None = None
     system: str | None = None
     license: str | list[str] | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: dict[str, JsonValue] | None = None
     messages: list[WireMessage] | None = None
     renderer: str | None = None
     parser: str | None = None

@@ -7,7 +7,7 @@ from starlette.routing import Route
 from forerun.api.answers import Ask
 from forerun.api.bodies import read_body
 from forerun.api.openai.chat_dialect import ChatDialect
-from forerun.api.openai.chat_wire import ChatRequest
+from forerun.api.openai.chat_wire import ChatRequest, wants_usage
 from forerun.api.openai.formats import read_format
 from forerun.api.openai.messages import to_messages
 from forerun.api.openai.sampling import check_single, read_effort, read_sampling
@@ -25,7 +25,7 @@ def chat_routes(services: Services) -> list[Route]:
 
     async def create(request: Request) -> Response:
         asked = await read_body(request, ChatRequest)
-        usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
+        usage = wants_usage(asked.stream_options)
         dialect = ChatDialect(asked.model, include_usage=usage)
         return AnswerResponse(services, read_ask(asked), dialect, stream=bool(asked.stream))
 

@@ -15,6 +15,10 @@ class StreamOptions(WireStruct):
     include_usage: bool | None = None
 
 
+def wants_usage(options: StreamOptions | None) -> bool:
+    return options is not None and bool(options.include_usage)
+
+
 class ChatRequest(SamplingFields, kw_only=True):
     """`keep_alive` is ours, as is `num_ctx` of the sampling fields."""
 

@@ -6,6 +6,7 @@ from starlette.routing import Route
 
 from forerun.api.answers import Ask
 from forerun.api.bodies import read_body
+from forerun.api.openai.chat_wire import wants_usage
 from forerun.api.openai.completions_dialect import TextDialect
 from forerun.api.openai.completions_wire import TextRequest
 from forerun.api.openai.sampling import check_single, read_sampling
@@ -23,7 +24,7 @@ def completion_routes(services: Services) -> list[Route]:
 
     async def create(request: Request) -> Response:
         asked = await read_body(request, TextRequest)
-        usage = asked.stream_options is not None and bool(asked.stream_options.include_usage)
+        usage = wants_usage(asked.stream_options)
         dialect = TextDialect(asked.model, include_usage=usage)
         return AnswerResponse(services, read_ask(asked), dialect, stream=bool(asked.stream))
 

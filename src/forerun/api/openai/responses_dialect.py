@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable
 
-from forerun.api.errors import openai_error
+from forerun.api.openai import sse
 from forerun.api.openai.responses_items import OutputItems, new_id
 from forerun.api.openai.responses_wire import ResponsesRequest
 from forerun.api.openai.sampling import DEFAULTS
@@ -14,13 +14,12 @@ from forerun.scheduler.scheduler import Lease
 from forerun.store.manifest import encode_json
 
 CUT = "length"  # the reason of an answer that its budget ended
-QUIET = b": the model is at work\n\n"
 
 
 class ResponsesDialect:
     """The `Dialect` of one request. The last event holds the object of a whole answer."""
 
-    media_type = "text/event-stream"
+    media_type = sse.MEDIA_TYPE
 
     def __init__(self, asked: ResponsesRequest) -> None:
         """`asked` has been checked."""
@@ -38,7 +37,7 @@ class ResponsesDialect:
         return begun + self._sent(self._items.take(event)) if isinstance(event, Chunk) else begun
 
     def quiet(self) -> bytes:
-        return QUIET
+        return sse.QUIET
 
     def done(self, done: Done) -> bytes:
         begun, rest = self._begun(), self._sent(self._items.end(cut=done.reason == CUT))
@@ -56,7 +55,7 @@ class ResponsesDialect:
         return encode_json(self._finished(done))
 
     def refusal(self, error: ForerunError) -> bytes:
-        return encode_json(openai_error(error))
+        return sse.refusal(error)
 
     def _begun(self) -> bytes:
         if self._events:

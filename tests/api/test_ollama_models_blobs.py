@@ -4,8 +4,7 @@ import hashlib
 import http.client
 import os
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,12 +13,12 @@ import ollama
 import pytest
 
 from fixtures.server import Server, plain_server
+from fixtures.waiting import wait_until
 from forerun.settings import Settings
 from forerun.store.blobs import Digest
 from forerun.store.store import Store
 
 DATA = bytes(range(256)) * 5000  # more than one piece
-ENDED_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +98,8 @@ def test_an_upload_that_is_cut_off_leaves_nothing(server: Server, store: Store) 
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         head = f"POST /api/blobs/{digest} HTTP/1.1\r\nHost: localhost\r\n"
         connection.sendall(f"{head}Content-Length: 4000000\r\n\r\n".encode() + bytes(3_000_000))
-        wait_until(lambda: files_of(store) != before, "the upload is being written")
-    wait_until(lambda: files_of(store) == before, "what was cut off is gone")
+        assert wait_until(lambda: files_of(store) != before), "the upload is being written"
+    assert wait_until(lambda: files_of(store) == before), "what was cut off is gone"
     assert httpx.head(url(server, digest)).status_code == 404
 
 
@@ -120,6 +119,16 @@ def test_a_collection_spares_what_was_sent(server: Server, store: Store) -> None
     httpx.post(url(server, digest), content=b"spared")
     store.collect()
     assert httpx.head(url(server, digest)).status_code == 200
+
+
+def test_what_no_create_used_ends_with_its_server(tmp_path: Path) -> None:
+    """08 API-3, 07 CAT-6: an orderly end leaves the store as small as it was."""
+    digest, store = Digest.of(DATA), Store(tmp_path)
+    with plain_server(Settings.from_environment({"FORERUN_MODELS": str(tmp_path)})) as server:
+        assert httpx.post(url(server, digest), content=DATA).status_code == 201
+        assert files_of(store) == [digest.file_name]
+        assert server.stop() == 0
+    assert files_of(store) == []
 
 
 def test_memory_is_bounded(server: Server) -> None:
@@ -146,10 +155,3 @@ def peak_bytes(pid: int) -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no such line")
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + ENDED_S
-    while not holds():
-        assert time.monotonic() < end, f"{what}: not within {ENDED_S} s"
-        time.sleep(0.01)

@@ -1,7 +1,6 @@
 """Names come and go: /api/copy and /api/delete, and what is loaded (08 API-4, API-14)."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,10 @@ import pytest
 
 from fixtures.server import Server, plain_server
 from fixtures.tiny import tiny_store
+from fixtures.waiting import wait_until
 from forerun.settings import Settings
 from forerun.store.names import ModelName
 from forerun.store.store import Store
-
-ENDED_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +115,6 @@ def loaded(client: ollama.Client) -> set[str | None]:
     return {each.digest for each in client.ps().models}
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + ENDED_S
-    while not holds():
-        assert time.monotonic() < end, f"{what}: not within {ENDED_S} s"
-        time.sleep(0.02)
-
-
 def test_a_model_without_a_name_is_unloaded(client: ollama.Client, server: Server) -> None:
     """08 API-4: it stays loaded while another name stands for it, and when it is replaced it goes.
 
@@ -137,8 +128,8 @@ def test_a_model_without_a_name_is_unloaded(client: ollama.Client, server: Serve
     client.delete("one")
     assert server.runners() == [runner]
     client.create("two", from_="two", parameters={"top_k": 6})
-    wait_until(lambda: server.runners() == [], "the replaced model is unloaded")
+    assert wait_until(lambda: server.runners() == []), "the replaced model is unloaded"
     client.generate("two", "a", raw=True, options={"num_predict": 1})
     assert len(loaded(client)) == 1
     client.delete("two")
-    wait_until(lambda: server.runners() == [], "the deleted model is unloaded")
+    assert wait_until(lambda: server.runners() == []), "the deleted model is unloaded"

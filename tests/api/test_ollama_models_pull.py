@@ -5,8 +5,7 @@ The hub is a server of the tests' own; each test has a store of its own.
 
 import http.client
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,13 +15,13 @@ import pytest
 
 from fixtures.server import Server, alive, children, plain_server
 from fixtures.tiny import tiny_folder
+from fixtures.waiting import wait_until
 from forerun.settings import Settings
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 from unit.importer.local_hub import COMMIT, Weights, hub
 
 NAME = "hf.co/org/name"
-ENDED_S = 20.0
 ONLINE = {"HF_HUB_OFFLINE": "0"}
 
 
@@ -70,13 +69,6 @@ def lonely(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + ENDED_S
-    while not holds():
-        assert time.monotonic() < end, f"{what}: not within {ENDED_S} s"
-        time.sleep(0.01)
-
-
 def test_a_repository_is_pulled_with_progress(
     client: ollama.Client, store: Store, weights: Weights
 ) -> None:
@@ -119,9 +111,11 @@ def test_the_importer_ends_when_the_client_leaves(
         assert json.loads(next(lines))["status"] == f"looking up {NAME}"
         weights.wait_until_asked()
         (importer,) = children(server.pid)
-    wait_until(lambda: not alive(importer), "the importer is gone")
-    wait_until(lambda: children(server.pid) == [], "the importer is reaped")
-    wait_until(lambda: "import cancelled model=hf.co/org/name:latest" in server.log, "it is told")
+    assert wait_until(lambda: not alive(importer)), "the importer is gone"
+    assert wait_until(lambda: children(server.pid) == []), "the importer is reaped"
+    assert wait_until(lambda: "import cancelled model=hf.co/org/name:latest" in server.log), (
+        "it is told"
+    )
     assert store.entries() == []
     weights.let_go()
     with ollama.Client(host=server.url) as client:
@@ -136,7 +130,7 @@ def test_a_client_that_waits_for_one_word_may_leave_too(server: Server, weights:
     weights.wait_until_asked()
     (importer,) = children(server.pid)
     connection.close()
-    wait_until(lambda: not alive(importer), "the importer is gone")
+    assert wait_until(lambda: not alive(importer)), "the importer is gone"
 
 
 def test_a_server_that_ends_takes_its_importer_with_it(
@@ -148,7 +142,7 @@ def test_a_server_that_ends_takes_its_importer_with_it(
         weights.wait_until_asked()
         (importer,) = children(server.pid)
         server.kill()
-        wait_until(lambda: not alive(importer), "the importer is gone")
+        assert wait_until(lambda: not alive(importer)), "the importer is gone"
         assert pull.exception() is not None
     assert store.entries() == []
 

@@ -23,7 +23,7 @@ log = logger(__name__)
 
 
 def make_app(services: Services, rules: AccessRules | None = None) -> Starlette:
-    """The application over `services`, whose scheduler and uploads it closes at its end.
+    """The application over `services`, which it closes at its end.
 
     Without `rules` it answers to loopback names and IP addresses, and to no web page but this
     machine's.
@@ -43,8 +43,7 @@ def make_app(services: Services, rules: AccessRules | None = None) -> Starlette:
         try:
             yield
         finally:
-            await services.scheduler.close()
-            services.uploads.close()
+            await services.close()
 
     return Starlette(
         routes=[

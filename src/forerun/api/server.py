@@ -89,7 +89,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     try:
         await server.serve(sockets=[listener])
     finally:
-        await scheduler.close()
+        await services.close()
     log.info("ended")
 
 
@@ -99,7 +99,7 @@ def _config(services: Services, settings: Settings) -> uvicorn.Config:
         loop="asyncio",
         http=BoundedConnection,
         ws="none",
-        lifespan="off",  # who ends the server closes the scheduler, however hasty the end is
+        lifespan="off",  # who ends the server closes the services, however hasty the end is
         log_config=None,
         access_log=settings.log == "debug",
         proxy_headers=False,

@@ -21,3 +21,8 @@ class Services:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "uploads", Uploads(self.store))
+
+    async def close(self) -> None:
+        """End every process, then let go of uploads that nobody used. Idempotent."""
+        await self.scheduler.close()
+        self.uploads.close()

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from fixtures.stored import tiny_store
+from fixtures.waiting import wait_until
 from forerun.base.errors import (
     BusyError,
     LoadError,
@@ -54,13 +55,6 @@ def gone(pid):
     except ProcessLookupError:
         return True
     return False
-
-
-def wait_until(true, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return true()
 
 
 def raw(runner, data):

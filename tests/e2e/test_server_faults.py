@@ -17,6 +17,7 @@ import pytest
 
 from fixtures.scripted import scripted_store
 from fixtures.server import alive, scripted_server
+from fixtures.waiting import wait_until
 
 NAMES = ("alpha", "beta", "gamma")
 LONG = "x" * 1600  # bytes, which are tokens: more than three chunks of a prompt
@@ -69,13 +70,6 @@ class Stream:
     def close(self):
         self._file.close()
         self._socket.close()
-
-
-def wait_until(true, seconds):
-    deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return true()
 
 
 def test_a_killed_runner_is_an_error_line_and_the_next_request_works(server):

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from forerun.api import connections
 from forerun.api.app import make_app
 from forerun.api.connections import BoundedConnection
 from forerun.api.metrics import Metrics
+from forerun.api.ollama import changes
 from forerun.api.services import Services
+from forerun.protocol.imports import ImportStatus, PullRequest
 from forerun.scheduler.scheduler import Scheduler
 from forerun.settings import Settings
+from forerun.store.names import ModelName
 from forerun.store.store import Store
 
 LATE_S = 0.2  # into a connection's life: each answer gives it the whole time again
@@ -61,6 +65,30 @@ def test_a_bug_is_logged_with_its_trace_and_told_without_its_text(tmp_path: Path
     assert b"internal error: FileNotFoundError" in body["body"]
     assert b"somebody" not in body["body"]
     assert [record for record in caplog.records if record.exc_info]
+
+
+def test_a_bug_in_an_import_is_logged_as_its_failure(tmp_path: Path, caplog, monkeypatch) -> None:
+    """08 API-3: not as a client that left."""
+
+    async def broken(*_: object) -> AsyncGenerator[ImportStatus, None]:
+        yield ImportStatus(status="begun")
+        raise KeyError("/home/somebody/secret")
+
+    monkeypatch.setattr(changes, "follow_import", broken)
+    caplog.set_level("INFO")
+    settings = Settings.from_environment({"FORERUN_MODELS": str(tmp_path)})
+
+    async def pull() -> None:
+        store = Store(settings.models)
+        services = Services(store, Scheduler(store, settings), settings, Metrics())
+        async for _ in changes.imported(services, ModelName.parse("a"), PullRequest(name="a")):
+            pass
+
+    with pytest.raises(KeyError):
+        asyncio.run(pull())
+    (record,) = [each for each in caplog.records if each.name.endswith("changes")]
+    assert record.getMessage() == "import failed"
+    assert record.fields["error"] == "internal error: KeyError; the server's log says more"
 
 
 async def served(sent: bytes, more: bytes) -> tuple[bytes, float]:

@@ -5,6 +5,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from starlette.concurrency import run_in_threadpool
 
+from forerun.api.errors import unexpected
 from forerun.api.services import Services
 from forerun.base.errors import ForerunError, one_line
 from forerun.base.logs import event, logger
@@ -44,8 +45,9 @@ async def imported(
                     event(log, "imported", model=model, digest=step.digest)
                 else:
                     yield step
-    except ForerunError as error:
-        event(log, "import failed", model=model, status=error.status, error=one_line(error))
+    except Exception as error:
+        told = error if isinstance(error, ForerunError) else unexpected(error)
+        event(log, "import failed", model=model, status=told.status, error=one_line(told))
         raise
     except BaseException:  # closed, or its task was cancelled
         event(log, "import cancelled", model=model)

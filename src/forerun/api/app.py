@@ -1,8 +1,5 @@
 """The server's routes and what surrounds them."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -23,7 +20,7 @@ log = logger(__name__)
 
 
 def make_app(services: Services, rules: AccessRules | None = None) -> Starlette:
-    """The application over `services`, which it closes at its end.
+    """The application over `services`, which whoever serves it closes.
 
     Without `rules` it answers to loopback names and IP addresses, and to no web page but this
     machine's.
@@ -38,13 +35,6 @@ def make_app(services: Services, rules: AccessRules | None = None) -> Starlette:
         )
         return Response(services.metrics.text(), media_type=metrics.CONTENT_TYPE)
 
-    @asynccontextmanager
-    async def life(_: Starlette) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            await services.close()
-
     return Starlette(
         routes=[
             *ollama_routes(services),
@@ -53,7 +43,6 @@ def make_app(services: Services, rules: AccessRules | None = None) -> Starlette:
         ],
         middleware=[Middleware(Guard, rules=rules or AccessRules()), Middleware(Border)],
         exception_handlers=HANDLERS,
-        lifespan=life,
     )
 
 

@@ -99,7 +99,7 @@ def _config(services: Services, settings: Settings) -> uvicorn.Config:
         loop="asyncio",
         http=BoundedConnection,
         ws="none",
-        lifespan="off",  # who ends the server closes the services, however hasty the end is
+        lifespan="off",  # `_serve` closes the services, however hasty the end is
         log_config=None,
         access_log=settings.log == "debug",
         proxy_headers=False,

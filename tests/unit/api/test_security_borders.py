@@ -132,3 +132,34 @@ def test_a_connection_that_brings_no_whole_head_is_closed(monkeypatch, sent, mor
     assert (
         0.3 + (LATE_S if more else 0) - 0.05 < lived < 3
     )  # uvicorn's own limit, for what is idle, is 5 s
+
+
+def test_a_body_that_breaks_after_its_answer_closes_without_a_trace(caplog) -> None:
+    head = b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    answer, _ = asyncio.run(served(head, b"no chunk\r\n"))
+    assert answer == b""
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+def test_a_client_that_reads_nothing_of_an_answer_is_cut_off(monkeypatch) -> None:
+    """E11: it would hold its place and the answer's bytes for ever."""
+    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    monkeypatch.setattr(connections, "UNREAD_S", 0.3)
+
+    async def connections_left() -> int:
+        listener = socket.create_server(("127.0.0.1", 0))
+        app = PlainTextResponse(b"x" * 20_000_000)
+        config = uvicorn.Config(app, http=BoundedConnection, lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        running = asyncio.create_task(server._serve([listener]))
+        with socket.create_connection(listener.getsockname()) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            while not server.server_state.connections:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(2)
+            left = len(server.server_state.connections)
+        server.should_exit = True
+        await running
+        return left
+
+    assert asyncio.run(connections_left()) == 0

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from forerun.base.errors import RequestError, TooLargeError
 from forerun.base.logs import logger
-from forerun.base.shown import shown
+from forerun.base.shown import listed
 from forerun.base.units import format_bytes
 from forerun.protocol.codec import decode
 
@@ -42,7 +42,7 @@ def _name_unknown_fields(data: bytes, kind: type[WireStruct]) -> None:
     known = {field.encode_name for field in msgspec.structs.fields(kind)}
     strange = sorted(set(msgspec.json.decode(data, type=dict[str, msgspec.Raw])) - known)
     if strange:
-        log.debug("%s: unknown fields ignored: %s", kind.__name__, ", ".join(map(shown, strange)))
+        log.debug("%s: unknown fields ignored: %s", kind.__name__, listed(strange))
 
 
 async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:

@@ -3,7 +3,7 @@
 from forerun.base.errors import RequestError
 from forerun.base.logs import logger
 from forerun.base.options import OPTIONS, OptionValue, check_options
-from forerun.base.shown import shown
+from forerun.base.shown import listed, shown
 from forerun.base.units import parse_keep_alive
 from forerun.scheduler.runners import LoadOptions
 
@@ -18,7 +18,7 @@ def read_options(given: dict[str, object] | None) -> dict[str, OptionValue]:
     known = {name: value for name, value in (given or {}).items() if name in OPTIONS}
     strange = sorted(set(given or {}) - set(known))
     if strange:
-        log.warning("unknown options ignored: %s", ", ".join(map(shown, strange)))
+        log.warning("unknown options ignored: %s", listed(strange))
     return check_options(known)
 
 

@@ -245,6 +245,13 @@ def test_options_are_checked_and_set_apart() -> None:
         chat(options={"top_p": 5})
 
 
+def test_a_great_many_unknown_options_are_one_short_line(caplog: pytest.LogCaptureFixture) -> None:
+    """08 OPT: they are named in the log, which no request may fill."""
+    chat(options={f"option{number}": 1 for number in range(10_000)})
+    assert "'option0', " in caplog.text
+    assert len(caplog.text) < 500
+
+
 @pytest.mark.parametrize(
     ("given", "seconds"),
     [

@@ -71,6 +71,8 @@ class Store:
             return name.path(self.folders.manifests).stat().st_mtime
         except (FileNotFoundError, NotADirectoryError):
             raise _not_found(name) from None
+        except OSError as reason:
+            raise self.folders.unreadable(reason) from None
 
     def entries(self) -> list[Entry]:
         """All models, newest first; damaged ones too, so that they can be removed."""

@@ -189,6 +189,16 @@ def test_strangers_in_the_folder_are_not_models(store: Store, put: Put) -> None:
     assert [entry.name for entry in store.entries()] == [NAME]
 
 
+def test_a_manifest_that_cannot_be_read_is_named(store: Store, put: Put) -> None:
+    put("a:1")
+    path = NAME.path(store.folders.manifests)
+    path.unlink()
+    path.symlink_to(path)
+    for use in (store.entries, lambda: store.get(NAME), lambda: store.modified_at(NAME)):
+        with pytest.raises(StoreError, match=f"cannot read {path}.*FORERUN_MODELS"):
+            use()
+
+
 def test_an_unknown_model_says_what_to_do(store: Store) -> None:
     for use in (store.get, store.delete, store.damaged):
         with pytest.raises(NotFoundError, match=r"model 'a:1' not found.*forerun pull"):

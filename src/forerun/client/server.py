@@ -9,8 +9,8 @@ from forerun.base.address import Address
 from forerun.base.errors import ForerunError, error_for
 from forerun.base.json_types import JsonObject, JsonValue
 
-CONNECT_S = 0.3  # a server on this machine or the next one answers sooner
-GREETING_S = 3.0  # for what a server says of itself, however busy it is
+CONNECT_S = 0.3  # a server on this machine answers sooner
+GREETING_S = 3.0  # for one far away, and for what a server says of itself, however busy it is
 UNAUTHORIZED = 401
 
 
@@ -67,7 +67,8 @@ class ServerClient:
         """One request and its answer's body; an error status is raised as what it stands for."""
         data = None if body is None else json.dumps(body).encode()
         address = self.address.contact
-        connection = http.client.HTTPConnection(address.host, address.port, timeout=CONNECT_S)
+        connect_s = CONNECT_S if address.is_loopback else GREETING_S
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=connect_s)
         with closing(connection):
             try:
                 connection.connect()

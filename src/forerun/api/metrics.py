@@ -14,7 +14,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self.requests = Counter(
             "forerun_requests",
-            "Completions by model and how they ended",
+            "Requests by model and how they ended",
             ["model", "outcome"],
             registry=self._registry,
         )
@@ -67,7 +67,7 @@ class Metrics:
         self._seconds.labels(model, "load").observe(seconds)
 
     def failed(self, model: str, status: int) -> None:
-        """A completion ended with an error, or nobody was there to read it (499)."""
+        """A request ended with an error, or nobody was there to read its answer (499)."""
         self.requests.labels(model, "cancelled" if status == 499 else f"error_{status}").inc()
 
     def remember_memory(self, memory: dict[str, dict[str, int]]) -> None:

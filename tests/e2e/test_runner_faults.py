@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import socket
+import threading
 import time
 from contextlib import aclosing
 
@@ -44,6 +45,18 @@ def mortal(store):
     with RunnerProcess("scripted", store, module=SCRIPTED_RUNNER) as process:
         process.load()
         yield process
+
+
+def test_a_process_that_says_nothing_at_all_is_a_stall(store):
+    """RUN-4: stopped, say, or stuck in an import, before there is a socket to watch."""
+    process = RunnerProcess("silent", store, module="fixtures.child")
+    helper = threading.Timer(5.0, process.close)  # the load would wait for ever
+    helper.start()
+    try:
+        with process, pytest.raises(RunnerError, match=r"no progress for 0\.3 s"):
+            process.load(stall_s=0.3)
+    finally:
+        helper.cancel()
 
 
 def ask(content, **options):

@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from forerun.base.errors import LoadError, RunnerError
@@ -85,7 +86,7 @@ class RunnerProcess:
         ends or stalls. Called once; after `close` it refuses.
         """
         child, connection = self._spawn()
-        if not next(iter(child.lines()), b""):
+        if not _first_line(child, stall_s):
             raise RunnerError(f"the runner failed: {child.last_error()}")
         for status in connection.watch(stall_s):
             report(status)
@@ -173,6 +174,20 @@ class RunnerProcess:
         """Why the process ended: what it said last, waiting a moment for it to say it."""
         assert self._child is not None, "load comes first"
         return "it was unloaded" if self._cut else self._child.last_error()
+
+
+def _first_line(child: ChildProcess, stall_s: float) -> bytes:
+    """What it says once it listens, b"" if it ends first. RunnerError if it does neither.
+
+    Only a thread can wait for a pipe for a while everywhere; it ends when the child does.
+    """
+    said: list[bytes] = []
+    waiting = threading.Thread(target=lambda: said.extend(islice(child.lines(), 1)), daemon=True)
+    waiting.start()
+    waiting.join(stall_s)
+    if waiting.is_alive():
+        raise RunnerError(f"the runner made no progress for {stall_s:g} s")
+    return said[0] if said else b""
 
 
 def _private_folder() -> Path:

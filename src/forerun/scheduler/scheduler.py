@@ -107,9 +107,10 @@ class Scheduler:
         """Unload a model, also in the middle of its load; whether there was anything to unload.
 
         Answers under way get a grace, then are cut. Returns when the process is gone; requests that
-        come meanwhile wait and load the model anew.
+        come meanwhile wait and load the model anew. A model that is loaded need not be in the store
+        any more; NotFoundError or StoreError for a name that is neither.
         """
-        digest = (await asyncio.to_thread(self._store.get, name)).digest
+        digest = await asyncio.to_thread(self._store.digest, name)
 
         def matches(model: StoredModel) -> bool:
             return digest == model.digest or model.name == name
@@ -121,6 +122,8 @@ class Scheduler:
         leaving = {each for each in self._residency.leaving if matches(each.model)}
         while leaving & set(self._residency.leaving):
             await self._residency.changes.next()
+        if not (aborted or leaving):
+            await asyncio.to_thread(self._store.get, name)
         return aborted or bool(leaving)
 
     async def forget(self, digest: Digest) -> None:

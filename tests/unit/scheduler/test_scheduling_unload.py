@@ -32,6 +32,22 @@ def test_unload_tells_whether_there_was_anything(scheduled):
     scheduled(story)
 
 
+def test_a_model_that_is_no_longer_in_the_store_can_be_unloaded(store, scheduled):
+    """G01: as `forerun rm` leaves it, which changes the store beside the server."""
+    name = ModelName.parse("gone")
+
+    async def story(world):
+        store.copy(ModelName.parse("a"), name)
+        await world.ask("gone", keep_alive_s=FOREVER)
+        store.delete(name)
+        assert await world.scheduler.unload(name)
+        await world.becomes()
+        with pytest.raises(NotFoundError):
+            await world.scheduler.unload(name)
+
+    scheduled(story)
+
+
 @asynccontextmanager
 async def unloading(world, name):
     async with world.lease(name) as lease:

@@ -45,7 +45,7 @@ class GuardedEncoder:
         text = "".join(span.text for span in spans)
         if any(not span.trusted and self._spelled.search(span.text) for span in spans):
             return self._masked_ids(text, list(self._occurrences(spans)))
-        encoding = self._library.encode(text, add_special_tokens=False)
+        encoding = _encoded(self._library, text)
         if self._all_trusted(encoding, spans):
             return encoding.ids
         return self._masked_ids(text, list(self._occurrences(spans)))
@@ -91,7 +91,7 @@ class GuardedEncoder:
             self._twin = build_masked(self._library, self._sentinels)
         while True:
             masked, starts = self._substitute(text, occurrences)
-            encoding = self._twin.encode(masked, add_special_tokens=False)
+            encoding = _encoded(self._twin, masked)
             matched = self._sentinel_starts(masked, encoding)
             kept = [o for o, start in zip(occurrences, starts, strict=True) if start in matched]
             if len(kept) == len(occurrences):
@@ -117,3 +117,9 @@ class GuardedEncoder:
             masked.find(self._sentinels[content], start, end)
             for content, start, end in self._matched(encoding)
         }
+
+
+def _encoded(library: Library, text: str) -> Encoding:
+    """As `library.encode`, which holds up every other thread until it is done."""
+    (encoding,) = library.encode_batch([text], add_special_tokens=False)
+    return encoding

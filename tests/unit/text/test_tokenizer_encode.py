@@ -1,6 +1,8 @@
 """Control tokens that users type, and texts others encode wrongly (spec 06 TOK-1, 2, 3; T14)."""
 
 import json
+import threading
+import time
 
 import pytest
 
@@ -25,6 +27,22 @@ def test_a_typed_control_token_is_plain_text(kind):
     control = [tokenizer.spelling(i) for i in ids if i in tokenizer.control_ids]
     assert control == ["<|im_start|>", "<|im_end|>"]
     assert tokenizer.decode(ids, control=True) == f"<|im_start|>user\n{FORGED}<|im_end|>\n"
+
+
+@pytest.mark.parametrize("typed", ["", "<|im_end|>"])
+def test_other_threads_go_on_while_a_long_text_is_encoded(typed):
+    """05 HTP-2: a runner that answers nothing meanwhile would be taken for a dead one (SCH-2)."""
+    tokenizer = Tokenizer.load(files("smollm"))
+    text = "The quick brown fox. " * 40_000 + typed
+    encoding = threading.Thread(target=chat, args=(tokenizer, text))
+    longest = 0.0
+    started = last = time.monotonic()
+    encoding.start()
+    while encoding.is_alive():
+        time.sleep(0.001)
+        now = time.monotonic()
+        longest, last = max(longest, now - last), now
+    assert longest < (last - started) / 2
 
 
 def test_plain_text_is_one_piece_across_span_borders():

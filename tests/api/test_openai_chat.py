@@ -234,6 +234,7 @@ def test_what_takes_a_grammar_is_refused(client: OpenAI) -> None:
     with pytest.raises(openai.InternalServerError, match="tool_choice 'required'") as raised:
         client.chat.completions.create(**asked, tool_choice="required")
     assert raised.value.status_code == 501
+    assert raised.value.response.headers["x-should-retry"] == "false"
 
 
 def test_a_prompt_over_the_window_is_refused_with_both_numbers(client: OpenAI) -> None:

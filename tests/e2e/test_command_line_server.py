@@ -135,6 +135,52 @@ def test_ps_and_stop(server: Server, command: Command) -> None:
     assert "plain" not in command("ps").stdout
 
 
+@pytest.fixture
+def here(server: Server, settings: ScriptedSettings) -> dict[str, str]:
+    """The environment of a command on the server's own store."""
+    return environment(settings, f"127.0.0.1:{server.port}")
+
+
+def test_two_names_of_one_model_share_what_is_loaded(here: dict[str, str]) -> None:
+    """08 SCH-2: either name stops it."""
+    assert forerun(here, "cp", "plain", "second").returncode == 0
+    assert forerun(here, "run", "plain", "SAY:x").stdout == "x\n"
+    stopped = forerun(here, "stop", "second")
+    assert (stopped.returncode, stopped.stderr) == (0, "stopped second:latest\n")
+    assert "plain" not in forerun(here, "ps").stdout
+    assert forerun(here, "rm", "second").returncode == 0
+
+
+def test_a_model_that_is_removed_or_made_anew_leaves_the_server(
+    here: dict[str, str], tmp_path: Path
+) -> None:
+    """The command line changes the store by itself, and tells a server on this machine."""
+    modelfile = tmp_path / "Modelfile"
+    for text in ("FROM plain\nSYSTEM one", "FROM plain\nSYSTEM two"):
+        modelfile.write_text(text)
+        assert forerun(here, "create", "made", "-f", str(modelfile)).returncode == 0
+        assert "made" not in forerun(here, "ps").stdout
+        assert forerun(here, "run", "made", "SAY:x").stdout == "x\n"
+        assert "made" in forerun(here, "ps").stdout
+    assert forerun(here, "rm", "made").returncode == 0
+    assert "made" not in forerun(here, "ps").stdout
+
+
+def test_a_modelfile_may_come_through_a_pipe(here: dict[str, str]) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "forerun", "create", "piped", "-f", "/dev/stdin"],
+        env=here,
+        input="FROM plain\nSYSTEM through a pipe\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert made.returncode == 0, made.stderr
+    assert "through a pipe" in forerun(here, "show", "piped", "--section", "system").stdout
+    assert forerun(here, "rm", "piped").returncode == 0
+
+
 def test_a_model_that_the_server_lacks_is_pulled_by_it(command: Command) -> None:
     """Through the server: what is wrong with the name is what the server says."""
     fails(command("run", "no-such-model", "x"), "no-such-model")

@@ -21,7 +21,6 @@ from fixtures.waiting import wait_until
 from forerun.base.errors import ForerunError, RequestError, RunnerError
 from forerun.protocol.events import Chunk, Done, Progress
 from forerun.protocol.requests import CompletionRequest, Message
-from forerun.scheduler.async_connection import AsyncConnection
 from forerun.scheduler.runners import LoadOptions, RunnerProcess
 
 CHUNKS = "x" * 3000  # of the prompt: six, of 512 tokens each
@@ -65,11 +64,7 @@ def ask(content, **options):
 
 def as_server(process):
     """The connection that the server has."""
-
-    async def last_error():
-        return await asyncio.to_thread(process.last_error)
-
-    return AsyncConnection(process.socket, last_error)
+    return process.async_connection
 
 
 def said(process, request):

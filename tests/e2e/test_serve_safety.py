@@ -85,6 +85,7 @@ def test_a_name_that_was_rebound_to_this_machine_is_refused(server: Server) -> N
         assert "'evil.example:11435'" in text
         assert "FORERUN_ORIGINS" in text
         assert "\n" not in text
+        assert f"refused path={path} status=403" in server.log  # whoever exposes it can see it
     for host in ("localhost", "10.1.2.3:80", "app.example", socket.gethostname()):
         assert ask(server, "GET", "/api/version", Host=host).status == 200
 
@@ -276,6 +277,7 @@ def test_methods_that_a_path_does_not_have(server: Server) -> None:
         reply = ask(server, method, "/api/version", X_Secret="echo")
         assert reply.status == 405
         assert "GET" in reply.headers["allow"]
+        assert b"it takes GET" in reply.body
         assert b"echo" not in reply.body
 
 

@@ -1,6 +1,5 @@
 """Errors in the words of the dialect that a path belongs to (08 API-14, OAI-6)."""
 
-import json
 from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
@@ -8,11 +7,23 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
-from forerun.base.errors import CancelledError, ForerunError, NotFoundError, one_line
+from forerun.base.errors import (
+    CancelledError,
+    ForerunError,
+    NotFoundError,
+    UnsupportedError,
+    one_line,
+)
 from forerun.base.json_types import JsonObject
+from forerun.base.logs import event, logger
 from forerun.base.shown import shown
+from forerun.store.manifest import encode_json
+
+log = logger(__name__)
 
 OPENAI_PREFIX = "/v1/"
+LOGGED_PATH = 200  # characters of a path that somebody made up
+NO_RETRY = {"x-should-retry": "false"}  # OpenAI's clients try again after a 501 unless told so
 
 _OPENAI_TYPES = {
     400: "invalid_request_error",
@@ -44,10 +55,13 @@ def error_response(
     status: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """`status` where HTTP has a better one than the error itself."""
+    """`status` where HTTP has a better one than the error itself. Told in the log."""
+    told = status or error.status
     openai = path.startswith(OPENAI_PREFIX)
-    body = openai_error(error, status) if openai else native_error(error)
-    return Response(json.dumps(body), status or error.status, headers, "application/json")
+    body = openai_error(error, told) if openai else native_error(error)
+    event(log, "refused", path=path[:LOGGED_PATH], status=told, error=one_line(error))
+    hint = NO_RETRY if told == UnsupportedError.status else {}
+    return Response(encode_json(body), told, {**hint, **(headers or {})}, "application/json")
 
 
 def unexpected(error: BaseException) -> ForerunError:
@@ -63,7 +77,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _no_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), error
     path = request.url.path
-    refusal = ForerunError(f"{request.method} {shown(path)} is not offered here")
+    allowed = (error.headers or {}).get("Allow")
+    offered = f"; it takes {allowed}" if allowed else ""
+    refusal = ForerunError(f"{request.method} {shown(path)} is not offered here{offered}")
     return error_response(path, refusal, error.status_code, error.headers)
 
 

@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 
 from forerun.api.answers import Ask, answer
 from forerun.api.dialect import Dialect
-from forerun.api.errors import unexpected
+from forerun.api.errors import NO_RETRY, unexpected
 from forerun.api.services import Services
-from forerun.base.errors import CancelledError, ForerunError
+from forerun.base.errors import CancelledError, ForerunError, UnsupportedError
 from forerun.base.logs import logger
 from forerun.protocol.events import Chunk, Done, Progress
 
@@ -210,6 +210,8 @@ async def _send(send: Send, status: int, media_type: str, body: bytes) -> None:
 
 async def _start(send: Send, status: int, media_type: str, length: int | None = None) -> None:
     headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-cache")]
+    if status == UnsupportedError.status:
+        headers += [(name.encode(), value.encode()) for name, value in NO_RETRY.items()]
     if length is not None:
         headers.append((b"content-length", str(length).encode()))
     await send({"type": "http.response.start", "status": status, "headers": headers})

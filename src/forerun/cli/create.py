@@ -5,9 +5,11 @@ from pathlib import Path
 import click
 
 from forerun.cli.progress import import_model
+from forerun.cli.reach import unload_replaced
 from forerun.protocol.imports import CreateRequest
 from forerun.settings import Settings
-from forerun.store.modelfile import read_modelfile
+from forerun.store.modelfile import parse_modelfile, read_modelfile_text
+from forerun.store.names import ModelName
 
 
 @click.command("create")
@@ -33,7 +35,9 @@ def command(settings: Settings, name: str, path: Path) -> None:
     MESSAGE user Hello               turns put before every chat
     LICENSE \"\"\"...\"\"\"
     """
-    read_modelfile(path, default_source=".")  # says what is wrong before a process is started
-    text, folder = path.read_text(encoding="utf-8"), str(path.parent.absolute())
-    request = CreateRequest(name=name, modelfile=text, folder=folder)
-    click.echo(f"created {import_model(request, settings)}", err=True)
+    text = read_modelfile_text(path)  # once: it may be a pipe
+    parse_modelfile(text, default_source=".")  # says what is wrong before a process is started
+    request = CreateRequest(name=name, modelfile=text, folder=str(path.parent.absolute()))
+    created = import_model(request, settings)
+    unload_replaced(ModelName.parse(created), settings)
+    click.echo(f"created {created}", err=True)

@@ -3,8 +3,10 @@
 import click
 
 from forerun.cli.progress import import_model
+from forerun.cli.reach import unload_replaced
 from forerun.protocol.imports import PullRequest
 from forerun.settings import Settings
+from forerun.store.names import ModelName
 
 
 @click.command("pull")
@@ -15,4 +17,6 @@ def command(settings: Settings, name: str) -> None:
 
     What is here already is checked and kept; an interrupted pull continues.
     """
-    click.echo(f"pulled {import_model(PullRequest(name=name), settings)}", err=True)
+    pulled = import_model(PullRequest(name=name), settings)
+    unload_replaced(ModelName.parse(pulled), settings)
+    click.echo(f"pulled {pulled}", err=True)

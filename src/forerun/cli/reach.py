@@ -1,11 +1,15 @@
 """Whether a server is up that a command can use, and what is used where none is."""
 
-from forerun.base.errors import RequestError
+from contextlib import suppress
+
+from forerun.base.errors import ForerunError, RequestError
 from forerun.cli.places import Place
 from forerun.cli.private import PrivatePlace
 from forerun.cli.served import ServedPlace
 from forerun.client.server import NoServerError, ServerClient
 from forerun.settings import Settings
+from forerun.store.names import ModelName
+from forerun.store.store import Store
 
 
 def server_in_reach(settings: Settings) -> ServerClient | None:
@@ -29,6 +33,26 @@ def place_of(settings: Settings) -> Place:
     if client is None:
         return PrivatePlace(settings)
     return ServedPlace(client)
+
+
+def unload_replaced(name: ModelName, settings: Settings) -> None:
+    """Let a server on this machine unload what it has loaded as `name`, if that is another model.
+
+    What is in the store may have been removed or replaced since. Best effort: a server that cannot
+    be asked keeps the old model until it was idle for long enough.
+    """
+    if not settings.host.contact.is_loopback:
+        return
+    client, digest = (
+        ServerClient(settings.host, settings.api_key),
+        Store(settings.models).digest(name),
+    )
+    kept = "" if digest is None else digest.hex
+    with suppress(ForerunError):
+        client.version()
+        named = [each for each in client.loaded() if each.get("name") == str(name)]
+        if any(each.get("digest") != kept for each in named):
+            client.post("/api/generate", {"model": str(name), "keep_alive": 0, "stream": False})
 
 
 def needed_server(settings: Settings) -> ServerClient:

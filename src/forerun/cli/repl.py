@@ -115,7 +115,7 @@ def _history(settings: Settings) -> History:
     path = settings.models / "history"
     try:
         settings.models.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
+        path.touch(mode=0o600)  # what somebody typed is nobody else's
     except OSError:
         return InMemoryHistory()
     return FileHistory(str(path))

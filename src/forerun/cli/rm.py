@@ -2,6 +2,7 @@
 
 import click
 
+from forerun.cli.reach import unload_replaced
 from forerun.settings import Settings
 from forerun.store.names import ModelName
 from forerun.store.store import Store
@@ -15,4 +16,5 @@ def command(settings: Settings, names: tuple[str, ...]) -> None:
     store = Store(settings.models)
     for name in [ModelName.parse(text) for text in names]:
         store.delete(name)
+        unload_replaced(name, settings)
         click.echo(f"removed {name}")

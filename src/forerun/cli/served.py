@@ -124,11 +124,15 @@ def _info(name: ModelName, found: JsonObject) -> str:
     details, able = found.get("details"), found.get("capabilities")
     rows = [["name", str(name)]]
     if isinstance(details, dict):
-        rows += [[key.replace("_", " "), str(value)] for key, value in details.items() if value]
+        rows += [[key.replace("_", " "), _shown(value)] for key, value in details.items() if value]
     if isinstance(able, list):
         rows.append(["capabilities", ", ".join(map(str, able)) or NOTHING])
     rows += [["parameter", line] for line in _text(found, "parameters").splitlines()]
     return table(["", ""], rows).lstrip()
+
+
+def _shown(value: JsonValue) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _body(name: ModelName, request: CompletionRequest) -> JsonObject:

@@ -74,7 +74,9 @@ class ServerClient:
                 connection.connect()
             except OSError as error:
                 reason = error.strerror or str(error)
-                raise NoServerError(f"no server answers at {self.address}: {reason}") from None
+                raise NoServerError(
+                    f"no server answers at {self.address}: {reason}; `forerun serve` starts one"
+                ) from None
             try:
                 connection.sock.settimeout(answer_s)
                 connection.request(method, path, data, self._headers)

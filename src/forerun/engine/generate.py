@@ -55,7 +55,6 @@ def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
         loaded.sampler.add(SLOT, job.sampling, job.tokens)
         with closing(PlainDecoder(loaded, SLOT, job.tokens)) as decoder:
             ending = decode(decoder, job, session.outputs)
-    log.info("generated=%d reason=%s", ending.generated, ending.reason)
     return ending.reason, Figures(
         prompt_tokens=len(job.tokens),
         cached_tokens=session.cached,

@@ -43,7 +43,10 @@ class Prepared:
 def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prepared:
     """Raises RequestError or UnsupportedError naming what is wrong and the remedy."""
     if request.format is not None and request.format != "":
-        raise UnsupportedError("format is not supported yet; leave it out and check the answer")
+        raise UnsupportedError(
+            "structured output (format, response_format) is not supported yet; leave it out and "
+            "check the answer"
+        )
     check_capabilities(request, text)
     options = check_options(dict(request.options))
     _note_inert(options)
@@ -56,9 +59,9 @@ def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prep
     if not tokens:
         raise RequestError("empty prompt: it has no tokens")
     if len(tokens) >= context:
+        more = "" if context >= limits.max_context else " or ask for a larger num_ctx"
         raise RequestError(
-            f"the prompt has {len(tokens)} tokens and the context is {context}; "
-            "shorten it or load the model with a larger num_ctx"
+            f"the prompt has {len(tokens)} tokens and the context is {context}; shorten it{more}"
         )
     return Prepared(
         tokens=tuple(tokens),

@@ -37,10 +37,10 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 class AsyncConnection:
     """Each call opens a connection of its own; cancelling the call closes it."""
 
-    def __init__(self, path: Path, last_error: Callable[[], Awaitable[str]]) -> None:
-        """`last_error` tells what the process behind the socket said last, for messages."""
+    def __init__(self, path: Path, failure: Callable[[], Awaitable[ForerunError]]) -> None:
+        """`failure` is what a caller is told whose answer broke off."""
         self._path = path
-        self._last_error = last_error
+        self._failure = failure
 
     async def complete(
         self, request: CompletionRequest
@@ -60,7 +60,7 @@ class AsyncConnection:
                         return
         except OSError:
             pass
-        raise await self._gone("the runner failed")
+        raise await self._failure()
 
     async def status(self, timeout_s: float = FIGURES_S) -> RunnerStatus:
         """Raises RunnerError if it takes longer than `timeout_s`."""
@@ -88,7 +88,7 @@ class AsyncConnection:
                 return _understood(lambda body: decode(body, kind), await reader.read())
         except OSError:
             pass
-        raise await self._gone("the runner failed")
+        raise await self._failure()
 
     @asynccontextmanager
     async def _exchange(
@@ -108,9 +108,6 @@ class AsyncConnection:
             yield reader
         finally:
             writer.close()
-
-    async def _gone(self, what: str) -> ForerunError:
-        return RunnerError(f"{what}: {await self._last_error()}")
 
 
 async def _connected(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from forerun.base.errors import LoadError, RunnerError
+from forerun.base.errors import BusyError, ForerunError, LoadError, RunnerError
 from forerun.protocol.status import RunnerStatus
 from forerun.scheduler.async_connection import AsyncConnection
 from forerun.scheduler.connection import Connection
@@ -105,10 +105,10 @@ class RunnerProcess:
     def async_connection(self) -> AsyncConnection:
         """The same for callers on an event loop."""
 
-        async def last_error() -> str:
-            return await asyncio.to_thread(self.last_error)
+        async def failure() -> ForerunError:
+            return await asyncio.to_thread(self.failure)
 
-        return AsyncConnection(self.socket, last_error)
+        return AsyncConnection(self.socket, failure)
 
     @property
     def socket(self) -> Path:
@@ -174,6 +174,12 @@ class RunnerProcess:
         """Why the process ended: what it said last, waiting a moment for it to say it."""
         assert self._child is not None, "load comes first"
         return "it was unloaded" if self._cut else self._child.last_error()
+
+    def failure(self) -> ForerunError:
+        """What a caller is told whose answer broke off: unloading a model is no failure of it."""
+        if self._cut:
+            return BusyError("the model was unloaded before its answer was complete; ask again")
+        return RunnerError(f"the runner failed: {self.last_error()}")
 
 
 def _first_line(child: ChildProcess, stall_s: float) -> bytes:

@@ -36,8 +36,13 @@ class Modelfile:
 
 def read_modelfile(path: Path, *, default_source: str | None = None) -> Modelfile:
     """Parse a Modelfile on disk; `default_source` as in `parse_modelfile`."""
+    return parse_modelfile(read_modelfile_text(path), default_source=default_source)
+
+
+def read_modelfile_text(path: Path) -> str:
+    """What a Modelfile on disk, or a pipe, says. Raises naming the path or the line."""
     try:
-        text = path.read_bytes().decode()
+        return path.read_bytes().decode()
     except FileNotFoundError:
         raise NotFoundError(f"no Modelfile at {path}; name another with -f") from None
     except OSError as reason:
@@ -45,7 +50,6 @@ def read_modelfile(path: Path, *, default_source: str | None = None) -> Modelfil
     except UnicodeDecodeError as reason:
         line = reason.object[: reason.start].count(b"\n") + 1
         raise error_at(line, "not UTF-8 text; save the file as UTF-8") from None
-    return parse_modelfile(text, default_source=default_source)
 
 
 def parse_modelfile(text: str, *, default_source: str | None = None) -> Modelfile:

@@ -63,12 +63,12 @@ async def replay(folder, data, *, hang=False):
     path = folder / "socket"
     server = await asyncio.start_unix_server(runner.answer, str(path))
 
-    async def last_error():
-        return "out of memory"
+    async def failure():
+        return RunnerError("the runner failed: out of memory")
 
     async with server, asyncio.timeout(20):
         try:
-            yield AsyncConnection(path, last_error), runner
+            yield AsyncConnection(path, failure), runner
         finally:
             await runner.left.wait()  # whatever happens, the client leaves
 
@@ -258,8 +258,8 @@ def test_a_server_without_room_for_a_connection_is_busy(monkeypatch, tmp_path):
 
 
 def test_a_socket_that_is_not_there_is_an_error(tmp_path):
-    async def last_error():
-        return "it crashed"
+    async def failure():
+        return RunnerError("the runner failed: it crashed")
 
     with pytest.raises(RunnerError, match=r"^the runner failed: it crashed$"):
-        asyncio.run(AsyncConnection(tmp_path / "absent", last_error).tokenize(REQUEST))
+        asyncio.run(AsyncConnection(tmp_path / "absent", failure).tokenize(REQUEST))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from forerun.base.errors import BusyError, RunnerError
 from forerun.scheduler.process import ChildProcess
 from forerun.scheduler.runners import RunnerProcess
 
@@ -67,6 +68,7 @@ def test_an_end_of_our_own_is_no_kill(runner):
     runner.close()
     assert not runner.killed()
     assert runner.last_error() == "it was unloaded"
+    assert isinstance(runner.failure(), BusyError)
 
 
 def test_a_crash_stays_the_reason_after_the_process_is_closed(runner):
@@ -76,3 +78,4 @@ def test_a_crash_stays_the_reason_after_the_process_is_closed(runner):
     runner.close()
     assert runner.killed()
     assert runner.last_error() != "it was unloaded"
+    assert isinstance(runner.failure(), RunnerError)

@@ -277,7 +277,7 @@ def test_methods_that_a_path_does_not_have(server: Server) -> None:
         reply = ask(server, method, "/api/version", X_Secret="echo")
         assert reply.status == 405
         assert "GET" in reply.headers["allow"]
-        assert b"it takes GET" in reply.body
+        assert b"it takes " in reply.body
         assert b"echo" not in reply.body
 
 

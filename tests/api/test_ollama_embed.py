@@ -17,6 +17,7 @@ SIZE = 64  # of its hidden states
 ERRORS = [
     ("empty list", {"input": []}),
     ("empty", {"input": ["a", ""]}),
+    ("holds 10001 texts", {"input": ["a"] * 10_001}),
     ("input", {"input": 5}),
     ("input", {"input": ["a", None]}),
     ("dimensions is 65", {"input": "a", "dimensions": 65}),

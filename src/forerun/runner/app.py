@@ -41,6 +41,7 @@ log = logger(__name__)
 
 REFRESH_S = 0.05  # longest wait for fresh memory figures (HTP-2)
 MAX_BODY_BYTES = 32_000_000  # of text, many times the largest context
+MAX_TEXTS = 10_000  # to embed in one request; each waits for the device on its own, in 2 KB
 COALESCE_S = 0.015  # at most one write of text in this time, the first at once (DEC-8)
 
 
@@ -103,6 +104,10 @@ class _Doors:
 
     async def embed(self, request: Request) -> Response:
         asked = decode(await _body(request), EmbedRequest)
+        if len(asked.texts) > MAX_TEXTS:
+            raise RequestError(
+                f"the request holds {len(asked.texts)} texts; send at most {MAX_TEXTS} in each"
+            )
         work = await run_in_threadpool(self._ready().start_embedding, asked)
         vectors = asyncio.gather(*map(asyncio.wrap_future, work.vectors))
         left = asyncio.ensure_future(_left(request.receive))

@@ -17,6 +17,7 @@ from forerun.sampling.options import SamplingOptions
 log = logger(__name__)
 
 MAX_TOP_LOGPROBS = 20  # 08 API-5
+MOST_CHARACTERS = 256  # that a token stands for, in the vocabularies there are and on average
 BOUND_DRAFTS = ("auto", "off")  # no drafter is bound yet; a name that is not bound is a 400
 
 
@@ -80,7 +81,13 @@ def prepare_embedding(
     Where it is longer than the context and the request allows it, the text's end is cut, and never
     the frame: the last token may be the one that is pooled.
     """
-    tokens = text.tokenizer.encode([Span(content, trusted=False)])
+    most = limits.context * MOST_CHARACTERS
+    if len(content) > most and not truncate:
+        raise RequestError(
+            f"a text to embed has {len(content)} characters, more than a context of "
+            f"{limits.context} tokens holds; shorten it or set truncate"
+        )
+    tokens = text.tokenizer.encode([Span(content[:most], trusted=False)])
     if not tokens:
         raise RequestError("a text to embed is empty; leave it out")
     frame = text.tokenizer.special.frame
@@ -164,12 +171,24 @@ def _prompt(
     if request.prompt_ids is not None:
         return _checked(request.prompt_ids, limits), None
     if request.prompt is not None:
-        return text.tokenizer.encode_prompt([Span(request.prompt, trusted=True)]), None
-    spans = text.renderer.render(_chat(request, text), datetime.now())
+        spans = _bounded([Span(request.prompt, trusted=True)], limits)
+        return text.tokenizer.encode_prompt(spans), None
+    spans = _bounded(text.renderer.render(_chat(request, text), datetime.now()), limits)
     if request.context_ids is not None:
         before = _checked(request.context_ids, limits)
         return before + text.tokenizer.encode(spans), plan_channels(request, text, spans)
     return text.tokenizer.encode_prompt(spans), plan_channels(request, text, spans)
+
+
+def _bounded(spans: list[Span], limits: Limits) -> list[Span]:
+    """The same spans, unless they are so long that counting their tokens is not worth its cost."""
+    count = sum(len(span.text) for span in spans)
+    if count > limits.context * MOST_CHARACTERS:
+        raise RequestError(
+            f"the prompt has {count} characters, more than a context of {limits.context} tokens "
+            "holds; shorten it"
+        )
+    return spans
 
 
 def _checked(tokens: list[int], limits: Limits) -> list[int]:

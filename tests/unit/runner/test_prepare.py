@@ -15,7 +15,7 @@ from forerun.chat.render import ChatRenderer
 from forerun.chat.sources import ChatTemplates
 from forerun.protocol.codec import decode
 from forerun.protocol.requests import CompletionRequest, ContentPart, Message, ToolCall
-from forerun.runner.prepare import Limits, prepare, prepare_embedding
+from forerun.runner.prepare import MOST_CHARACTERS, Limits, prepare, prepare_embedding
 from forerun.runner.text import TextParts
 from forerun.store.messages import Message as StoredMessage
 from forerun.tokenizer.tokenizer import Tokenizer
@@ -59,6 +59,35 @@ def turn(role, said):
 
 
 ANSWER = [TURN_START, *b"assistant\n"]
+
+
+class Measuring:
+    """A tokenizer of a token for each character, which notes how many it was given."""
+
+    def __init__(self, special):
+        self.special = special
+        self.given = 0
+
+    def encode(self, spans):
+        self.given += sum(len(span.text) for span in spans)
+        return [97] * self.given
+
+
+def test_what_is_far_too_long_is_refused_before_it_is_encoded(text):
+    """PRP-5, G07: to count the tokens of 30 MB takes half a minute and gigabytes."""
+    endless = "a" * (100 * MOST_CHARACTERS + 1)
+    measuring = Measuring(text.tokenizer.special)
+    measured = dataclasses.replace(text, tokenizer=measuring)
+    for request in ({"prompt": endless}, {"messages": [Message(role="user", content=endless)]}):
+        with pytest.raises(RequestError, match=r"the prompt has 25\d{3} char.* 100 tokens"):
+            prepare(CompletionRequest(**request), measured, LIMITS)
+    with pytest.raises(RequestError, match=r"25601 char.* 100 tokens.*truncate"):
+        prepare_embedding(endless, measured, LIMITS, truncate=False)
+    assert measuring.given == 0
+    assert len(prepare_embedding(endless, measured, LIMITS, truncate=True)) == 100
+    assert measuring.given == len(endless) - 1
+    with pytest.raises(RequestError, match="25600 tokens and the context is 100"):
+        ask(text, prompt=endless[1:])
 
 
 def test_a_raw_prompt_is_trusted_as_a_whole(text):

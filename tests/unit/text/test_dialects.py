@@ -4,6 +4,7 @@ The templates have what those of the families have in their literals, and nothin
 """
 
 import pytest
+from tokenizers import Tokenizer as Library
 
 from forerun.base.errors import RequestError
 from forerun.chat.dialects.registry import DIALECTS, capabilities, dialect_of
@@ -83,9 +84,9 @@ def test_an_unknown_parser_is_refused_with_those_that_are_known():
 
 
 def test_control_tokens_that_are_tags_of_the_dialect_have_text():
-    shared = library("qwen")
-    shared.add_special_tokens(["<tool_call>", "<|other|>"])
-    files = {"tokenizer.json": shared.to_str().encode()}
+    own = Library.from_str(library("qwen").to_str())  # other tests share that one
+    own.add_special_tokens(["<tool_call>", "<|other|>"])
+    files = {"tokenizer.json": own.to_str().encode()}
     tokenizer = Tokenizer.load(files)
-    assert tag_ids(tokenizer, DIALECTS["qwen3"]) == {shared.token_to_id("<tool_call>")}
+    assert tag_ids(tokenizer, DIALECTS["qwen3"]) == {own.token_to_id("<tool_call>")}
     assert tag_ids(tokenizer, DIALECTS["llama3"]) == set()

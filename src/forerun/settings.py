@@ -71,7 +71,7 @@ class Settings:
                 300.0,
                 "a duration such as 5m, a number of seconds, or -1 for ever",
             ),
-            max_queue=read("FORERUN_MAX_QUEUE", _at_least(0), 512, "0 or more"),
+            max_queue=read("FORERUN_MAX_QUEUE", _at_least(1), 512, "1 or more"),
             max_loaded_models=read("FORERUN_MAX_LOADED_MODELS", _at_least(1), None, "1 or more"),
             gpu_overhead=read("FORERUN_GPU_OVERHEAD", parse_size, 0, "a size such as 1GiB"),
             api_key=read("FORERUN_API_KEY", str, None, ""),
@@ -94,7 +94,10 @@ class Settings:
         )
 
     def environment(self) -> dict[str, str]:
-        """The variables that give a child process these same settings."""
+        """The variables that give a child process these same settings, but for the key.
+
+        Nobody asks a child for it, and what a child does not know it cannot tell.
+        """
         given: dict[str, object] = {
             "FORERUN_HOST": self.host if self.host_given else None,
             "FORERUN_MODELS": self.models,
@@ -102,7 +105,6 @@ class Settings:
             "FORERUN_MAX_QUEUE": self.max_queue,
             "FORERUN_MAX_LOADED_MODELS": self.max_loaded_models,
             "FORERUN_GPU_OVERHEAD": self.gpu_overhead,
-            "FORERUN_API_KEY": self.api_key,
             "FORERUN_ORIGINS": ",".join(self.origins) or None,
             "FORERUN_CONTEXT_LENGTH": self.context_length,
             "FORERUN_DEVICE": self.device,
@@ -112,7 +114,8 @@ class Settings:
             "FORERUN_LOG": self.log,
             "FORERUN_LOG_FORMAT": self.log_format,
         }
-        return {**os.environ, **{k: str(v) for k, v in given.items() if v is not None}}
+        inherited = {k: v for k, v in os.environ.items() if k != "FORERUN_API_KEY"}
+        return {**inherited, **{k: str(v) for k, v in given.items() if v is not None}}
 
 
 def prefer(variables: Mapping[str, str]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fixtures.scripted import SCRIPTED_RUNNER, scripted_store
-from forerun.api import response
+from forerun.api import sending
 from forerun.api.answers import Ask
 from forerun.api.metrics import Metrics
 from forerun.api.ollama.dialect import GenerateDialect
@@ -188,7 +188,7 @@ def test_readers_that_leave(settings: Settings) -> None:
 
 def test_a_reader_that_takes_nothing(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """05 DEC-8: is waited for, but not for ever; its stream has no end that looks like one."""
-    monkeypatch.setattr(response, "STALL_S", 0.2)
+    monkeypatch.setattr(sending, "STALL_S", 0.2)
 
     async def scenario(services: Services) -> None:
         reader = await read(services, ENDLESS, Stalled())

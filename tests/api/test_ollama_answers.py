@@ -6,7 +6,10 @@
 import asyncio
 import http.client
 import json
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import ollama
@@ -14,6 +17,7 @@ import pytest
 
 from fixtures.scripted import scripted_store
 from fixtures.server import Server, scripted_server
+from fixtures.waiting import wait_until
 from forerun.settings import Settings
 
 MODEL = "scripted"
@@ -50,6 +54,12 @@ def post(server: Server, path: str, body: object) -> tuple[int, str, bytes]:
         return answer.status, answer.headers["content-type"], answer.read()
     finally:
         connection.close()
+
+
+def metrics(server: Server) -> bytes:
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=20) as answer:
+        text: bytes = answer.read()
+        return text
 
 
 def lines(data: bytes) -> list[dict[str, Any]]:
@@ -295,13 +305,20 @@ def test_a_runner_that_dies(client: ollama.Client) -> None:
 def test_a_full_queue(settings: Settings) -> None:
     """08 API-14, SCH-1: 503, which clients may try again."""
     with (
-        scripted_server(settings, FORERUN_MAX_QUEUE="0") as server,
+        scripted_server(settings, FORERUN_MAX_QUEUE="1") as server,
         ollama.Client(host=server.url) as client,
+        closing(client.generate(MODEL, "STEP_MS=20 ENDLESS SAY:x", stream=True)) as working,
+        ThreadPoolExecutor(1) as pool,
     ):
+        next(working)
+        waiting = pool.submit(client.generate, MODEL, "SAY:in turn")
+        assert wait_until(lambda: b"forerun_waiting_requests 1.0" in metrics(server), 20)
         for ask in (client.generate, client.chat, client.embed, client.embeddings):
             with pytest.raises(ollama.ResponseError, match="server busy") as caught:
                 ask(MODEL)
             assert caught.value.status_code == 503
+        working.close()
+        assert waiting.result().response == "in turn"
 
 
 NULLABLE = {

@@ -283,8 +283,8 @@ def test_methods_that_a_path_does_not_have(server: Server) -> None:
 
 def test_a_flood_of_connections_is_a_503_and_goes_by(settings: Settings) -> None:
     """A request that waits has a connection, so there are as many and some more."""
-    with plain_server(settings, FORERUN_MAX_QUEUE="0") as server, ExitStack() as flood:
-        for _ in range(130):
+    with plain_server(settings, FORERUN_MAX_QUEUE="1") as server, ExitStack() as flood:
+        for _ in range(131):
             flood.enter_context(socket.create_connection(("127.0.0.1", server.port)))
         assert ask(server, "GET", "/api/version").status == 503
         flood.close()

@@ -14,17 +14,16 @@ from starlette.types import Receive, Scope, Send
 
 from forerun.api.answers import Ask, answer
 from forerun.api.dialect import Dialect
-from forerun.api.errors import NO_RETRY, unexpected
+from forerun.api.errors import unexpected
+from forerun.api.sending import begin_stream, end_stream, send_whole, write_piece
 from forerun.api.services import Services
-from forerun.base.errors import CancelledError, ForerunError, UnsupportedError
+from forerun.base.errors import CancelledError, ForerunError
 from forerun.base.logs import logger
 from forerun.protocol.events import Chunk, Done, Progress
 
 log = logger(__name__)
 
-STALL_S = 30.0  # longest wait for a reader that takes nothing
 QUIET_S = 5.0  # longest silence in a stream
-JSON = "application/json"
 
 Event = Progress | Chunk | Done
 
@@ -59,9 +58,9 @@ class AnswerResponse(Response):
                 async with aclosing(self._events()) as events:
                     body = self._dialect.whole(*await _gathered(events))
         except ForerunError as error:
-            await _send(send, error.status, JSON, self._dialect.refusal(error))
+            await send_whole(send, error.status, self._dialect.refusal(error))
             return
-        await _send(send, 200, JSON, body)
+        await send_whole(send, 200, body)
 
     async def _send_stream(self, send: Send) -> None:
         """The head goes out with the first event, or once there was silence long enough."""
@@ -72,17 +71,17 @@ class AnswerResponse(Response):
                 async for piece in pieces:
                     if not begun:
                         begun = True
-                        await _start(send, 200, self._dialect.media_type)
+                        await begin_stream(send, self._dialect.media_type)
                     if piece:
-                        await _write(send, piece)
+                        await write_piece(send, piece)
         except ForerunError as error:
             if not begun:
-                await _send(send, error.status, JSON, self._dialect.refusal(error))
+                await send_whole(send, error.status, self._dialect.refusal(error))
                 return
             if error.status == CancelledError.status:
                 return  # nobody reads; a stream without its end is seen to be cut off
-            await _write(send, self._dialect.failed(error))
-        await send({"type": "http.response.body", "body": b""})
+            await write_piece(send, self._dialect.failed(error))
+        await end_stream(send)
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         with _border():
@@ -117,9 +116,9 @@ class WorkResponse(Response):
             with _border():
                 body = await self._work()
         except ForerunError as error:
-            await _send(send, error.status, JSON, self._refusal(error))
+            await send_whole(send, error.status, self._refusal(error))
             return
-        await _send(send, 200, JSON, body)
+        await send_whole(send, 200, body)
 
 
 @contextmanager
@@ -201,26 +200,3 @@ def merged(chunks: list[Chunk]) -> Chunk:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _send(send: Send, status: int, media_type: str, body: bytes) -> None:
-    await _start(send, status, media_type, len(body))
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _start(send: Send, status: int, media_type: str, length: int | None = None) -> None:
-    headers = [(b"content-type", media_type.encode()), (b"cache-control", b"no-cache")]
-    if status == UnsupportedError.status:
-        headers += [(name.encode(), value.encode()) for name, value in NO_RETRY.items()]
-    if length is not None:
-        headers.append((b"content-length", str(length).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-
-
-async def _write(send: Send, piece: bytes) -> None:
-    """Waits for a slow reader, but not for ever: it holds its model (05 DEC-8)."""
-    try:
-        async with asyncio.timeout(STALL_S):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-    except TimeoutError:
-        raise CancelledError("nobody reads the answer any more") from None

@@ -142,7 +142,7 @@ class Loader:
         try:
             return await self._start(job, place, kept_s)
         except (KilledError, OutOfMemoryError):
-            if not await self._rooms.evict_idle():
+            if not await self._rooms.evict_idle(job):
                 raise
         place = await self._rooms.make(job, facts)
         return await self._start(job, place, kept_s)

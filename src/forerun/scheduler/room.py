@@ -100,13 +100,26 @@ class RoomMaker:
         finally:
             self._ungate(gated)
 
-    async def evict_idle(self) -> bool:
-        """Unload all that are idle; whether there was one (SCH-6)."""
-        idle = [runner for runner in self._residency if not runner.active]
+    async def evict_idle(self, job: LoadJob) -> bool:
+        """Unload all that are idle, or else the first that will be; whether there was one (SCH-6).
+
+        Raises NobodyWaitsError.
+        """
+        gated: list[LoadedRunner] = []
+        try:
+            while not (idle := [each for each in self._residency if not each.active]):
+                if not len(self._residency):
+                    return False
+                gated += [each for each in self._residency if not each.gated]
+                for runner in gated:
+                    runner.gated = True
+                await self._change(job)
+        finally:
+            self._ungate(gated)
         for runner in idle:
             self._residency.remove(runner, "evicted")
         await self._residency.left()
-        return bool(idle)
+        return True
 
     async def _survey(self, job: LoadJob, facts: ModelFacts) -> _Survey:
         await asyncio.gather(*(runner.refresh() for runner in self._residency))

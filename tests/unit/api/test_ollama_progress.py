@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from forerun.api import sending
 from forerun.api.ollama.progress import ProgressResponse, Work, progress_line
 from forerun.base.errors import NotFoundError
 from forerun.protocol.imports import ImportStatus
@@ -154,3 +155,36 @@ def test_each_counted_step_has_a_digest() -> None:
     assert progress_line(ImportStatus(status="text")).digest is None
     own = ImportStatus(status="x", digest="sha256:own", total=1)
     assert progress_line(own).digest == "sha256:own"
+
+
+def test_a_reader_that_takes_nothing_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """05 DEC-8: what works for it is ended."""
+    monkeypatch.setattr(sending, "STALL_S", 0.05)
+    closed = asyncio.Event()
+
+    async def work() -> AsyncGenerator[ImportStatus, None]:
+        try:
+            while True:
+                yield COUNTED
+        finally:
+            closed.set()
+
+    async def story() -> None:
+        wire = Wire()
+
+        async def send(message: Message) -> None:
+            await wire.send(message)
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        async with asyncio.timeout(20):
+            await ProgressResponse(work, stream=True)({"type": "http"}, wire.receive, send)
+        assert closed.is_set()
+        assert [message["type"] for message in wire.sent] == [
+            "http.response.start",
+            "http.response.body",
+        ]
+
+    asyncio.run(story())

@@ -1,5 +1,6 @@
 """The environment's table."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from forerun.settings import VARIABLES, Settings
         ("FORERUN_HOST", "localhost:70000"),
         ("FORERUN_HOST", "https://elsewhere"),
         ("FORERUN_KEEP_ALIVE", "soon"),
-        ("FORERUN_MAX_QUEUE", "-1"),
+        ("FORERUN_MAX_QUEUE", "0"),
         ("FORERUN_MAX_LOADED_MODELS", "0"),
         ("FORERUN_GPU_OVERHEAD", "much"),
         ("FORERUN_ORIGINS", "https://a/path,b"),
@@ -49,7 +50,9 @@ def test_no_variable_tunes_speculation() -> None:
     assert not [name for name in VARIABLES if "DRAFT" in name or "PARALLEL" in name]
 
 
-def test_a_child_sees_the_same_settings(tmp_path: Path) -> None:
+def test_a_child_sees_the_same_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the key, which only a server needs."""
+    monkeypatch.setenv("FORERUN_API_KEY", "secret")
     given = {
         "FORERUN_HOST": "[::1]:8080",
         "FORERUN_MODELS": str(tmp_path),
@@ -69,5 +72,7 @@ def test_a_child_sees_the_same_settings(tmp_path: Path) -> None:
     }
     assert set(given) == set(VARIABLES)
     settings = Settings.from_environment(given)
-    assert Settings.from_environment(settings.environment()) == settings
+    without_key = dataclasses.replace(settings, api_key=None)
+    assert Settings.from_environment(settings.environment()) == without_key
+    assert "secret" not in settings.environment().values()
     assert "secret" not in repr(settings)

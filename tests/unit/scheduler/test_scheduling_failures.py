@@ -71,6 +71,23 @@ def test_a_load_without_memory_is_tried_once_more_with_the_idle_ones_gone(schedu
     scheduled(story)
 
 
+def test_a_load_without_memory_waits_for_one_that_answers(scheduled):
+    """08 SCH-6: answers are not cut for it."""
+
+    async def story(world):
+        async with world.lease("a") as lease:
+            world.runners.fails[:] = [KILLED]
+            waiting = asyncio.create_task(world.ask("b"))
+            await settle()
+            assert not waiting.done()
+            assert not lease.connection.runner.closed
+        await waiting
+        assert world.runners.names() == ["a", "b", "b"]
+        assert await world.loaded() == ["b"]
+
+    scheduled(story)
+
+
 @pytest.mark.parametrize(("resident", "fails"), [((), [KILLED]), (("a",), [KILLED, KILLED])])
 def test_a_load_that_is_killed_again_is_an_error(scheduled, resident, fails):
     """08 SCH-6: once; and not at all if nobody could make room."""

@@ -4,12 +4,13 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from forerun.api.bodies import WireStruct
 from forerun.api.errors import error_response, native_error
 from forerun.api.response import QUIET_S, until_gone, with_silence_broken
+from forerun.api.sending import begin_stream, end_stream, write_piece
 from forerun.base.errors import CancelledError, ForerunError
 from forerun.protocol.codec import encode, encode_line
 from forerun.protocol.imports import ImportStatus
@@ -72,8 +73,11 @@ class ProgressResponse(Response):
                 first = await _first(lines)
             except ForerunError as error:
                 return error_response("", error)
-            whole = _with_error_line(first, lines)
-            await StreamingResponse(whole, media_type=LINES).stream_response(send)
+            await begin_stream(send, LINES)
+            async with aclosing(_with_error_line(first, lines)) as whole:
+                async for line in whole:
+                    await write_piece(send, line)
+            await end_stream(send)
         return None
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:

@@ -42,7 +42,7 @@ log = logger(__name__)
 REFRESH_S = 0.05  # longest wait for fresh memory figures (HTP-2)
 MAX_BODY_BYTES = 32_000_000  # of text, many times the largest context
 MAX_TEXTS = 10_000  # to embed in one request; each waits for the device on its own, in 2 KB
-COALESCE_S = 0.015  # at most one write of text in this time, the first at once (DEC-8)
+COALESCE_S = 0.015  # at most one write of text in this time; first and last at once (DEC-8)
 
 
 class Loading(Protocol):
@@ -157,13 +157,15 @@ async def _lines(stream: EventStream) -> AsyncIterator[bytes]:
     while True:
         await arrived.wait()
         arrived.clear()
-        events = stream.take()
-        if events:
+        while events := stream.take():
             yield b"".join(encode_line(event) for event in events)
             if isinstance(events[-1], Done | Failed):
                 return
             if any(isinstance(event, Chunk) for event in events):  # no wait before the first token
-                await asyncio.sleep(COALESCE_S)
+                rest = loop.call_later(COALESCE_S, arrived.set)  # or until the answer's end
+                await arrived.wait()
+                arrived.clear()
+                rest.cancel()
 
 
 async def _body(request: Request) -> bytes:

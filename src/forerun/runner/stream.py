@@ -36,7 +36,7 @@ class EventStream:
         self._size = 0
         self._ended = False
         self._wake: Callable[[], None] = lambda: None
-        self._woken = False  # since the reader last took: waking it again would only cost time
+        self._woken = False  # and not found empty since: waking the reader would only cost time
 
     @property
     def ended(self) -> bool:
@@ -56,21 +56,25 @@ class EventStream:
             self._size += size
             self._changed.notify_all()
             asleep, self._woken = not self._woken, True
-        if asleep:
+        if asleep or last:
             self._wake()
 
     def take(self) -> list[Event]:
-        """All events there are, neighbouring chunks as one; never waits."""
+        """All events there are, neighbouring chunks as one; never waits.
+
+        A reader that finds nothing is woken by the next event; one that finds something is expected
+        to come again by itself.
+        """
         with self._changed:
             taken, self._events, self._size = self._events, [], 0
-            self._woken = False
+            self._woken = bool(taken)
             self._changed.notify_all()
         return _joined(taken)
 
     def on_event(self, wake: Callable[[], None]) -> None:
         """Call `wake` in the writer's thread once there is something to take, and once now.
 
-        After a `take` the next event calls it again.
+        After a `take` that found nothing the next event calls it again, and the last one always.
         """
         self._wake = wake
         wake()

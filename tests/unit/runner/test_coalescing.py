@@ -3,11 +3,21 @@
 import asyncio
 
 from forerun.protocol.codec import decode_event
-from forerun.protocol.events import Chunk, Progress
+from forerun.protocol.events import Chunk, Done, Figures, Progress
 from forerun.runner import app
 from forerun.runner.stream import EventStream
 
 LONG_S = 1000.0
+DONE = Done(
+    reason="stop",
+    figures=Figures(
+        prompt_tokens=1,
+        cached_tokens=0,
+        generated_tokens=2,
+        prompt_seconds=0,
+        generation_seconds=0,
+    ),
+)
 
 
 def test_text_waits_for_the_interval_but_the_first_does_not(monkeypatch):
@@ -51,3 +61,24 @@ def test_what_comes_within_the_interval_is_one_write(monkeypatch):
             return await anext(lines)
 
     assert decode_event(asyncio.run(read())) == Chunk(text="bc")
+
+
+def test_the_end_is_not_held_back(monkeypatch):
+    """DEC-8: nothing can be joined with it any more."""
+    monkeypatch.setattr(app, "COALESCE_S", LONG_S)
+
+    async def read():
+        stream = EventStream()
+        lines = app._lines(stream)
+        stream.put(Chunk(text="a"))
+        async with asyncio.timeout(10):
+            await anext(lines)
+            ending = asyncio.ensure_future(anext(lines))
+            await asyncio.sleep(0)
+            stream.put(Chunk(text="b"))
+            stream.put(DONE)
+            return await ending
+
+    text, end = asyncio.run(read()).splitlines()
+    assert decode_event(text) == Chunk(text="b")
+    assert decode_event(end) == DONE

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from forerun.api.answers import Ask, answer
 from forerun.api.dialect import Dialect
 from forerun.api.errors import unexpected
-from forerun.api.sending import begin_stream, end_stream, send_whole, write_piece
+from forerun.api.sending import QUIET_S, LiveStream, send_whole
 from forerun.api.services import Services
 from forerun.base.errors import CancelledError, ForerunError
 from forerun.base.logs import logger
@@ -23,7 +23,6 @@ from forerun.protocol.events import Chunk, Done, Progress
 
 log = logger(__name__)
 
-QUIET_S = 5.0  # longest silence in a stream
 
 Event = Progress | Chunk | Done
 
@@ -64,24 +63,24 @@ class AnswerResponse(Response):
 
     async def _send_stream(self, send: Send) -> None:
         """The head goes out with the first event, or once there was silence long enough."""
-        begun = False
-        try:
-            unbroken = with_silence_broken(self._pieces(), self._dialect.quiet, self._quiet_s)
-            async with aclosing(unbroken) as pieces:
-                async for piece in pieces:
-                    if not begun:
-                        begun = True
-                        await begin_stream(send, self._dialect.media_type)
-                    if piece:
-                        await write_piece(send, piece)
-        except ForerunError as error:
-            if not begun:
-                await send_whole(send, error.status, self._dialect.refusal(error))
-                return
-            if error.status == CancelledError.status:
-                return  # nobody reads; a stream without its end is seen to be cut off
-            await write_piece(send, self._dialect.failed(error))
-        await end_stream(send)
+        dialect, refused = self._dialect, None
+        async with LiveStream(send, dialect.media_type, dialect.quiet, self._quiet_s) as stream:
+            try:
+                async with aclosing(self._pieces()) as pieces:
+                    async for piece in pieces:
+                        await stream.begin()
+                        await stream.write(piece)
+            except ForerunError as error:
+                if error.status == CancelledError.status:
+                    return  # nobody reads; a stream without its end is seen to be cut off
+                if stream.begun:
+                    await stream.write(dialect.failed(error))
+                else:
+                    refused = error
+            if refused is None:
+                await stream.end()
+        if refused is not None:
+            await send_whole(send, refused.status, dialect.refusal(refused))
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         with _border():
@@ -144,36 +143,6 @@ async def until_gone(receive: Receive, work: Coroutine[None, None, None]) -> Non
         task.cancel()
         with suppress(asyncio.CancelledError, CancelledError, OSError):
             await task
-
-
-async def with_silence_broken(
-    pieces: AsyncGenerator[bytes, None], quiet: Callable[[], bytes], quiet_s: float
-) -> AsyncGenerator[bytes, None]:
-    """`pieces`, and what `quiet` says whenever there were no bytes for `quiet_s` (E19)."""
-    loop = asyncio.get_running_loop()
-    spoken = loop.time()
-    coming: asyncio.Task[bytes] | None = None
-    try:
-        while True:
-            coming = coming or asyncio.ensure_future(anext(pieces))
-            done, _ = await asyncio.wait({coming}, timeout=spoken + quiet_s - loop.time())
-            if not done:
-                yield quiet()
-                spoken = loop.time()
-                continue
-            finished, coming = coming, None
-            try:
-                piece = finished.result()
-            except StopAsyncIteration:
-                return
-            yield piece
-            spoken = loop.time() if piece else spoken
-    finally:
-        if coming is not None:
-            coming.cancel()
-            with suppress(asyncio.CancelledError, ForerunError, StopAsyncIteration):
-                await coming
-        await pieces.aclose()
 
 
 async def _gathered(events: AsyncIterator[Event]) -> tuple[Chunk, Done]:

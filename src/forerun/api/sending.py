@@ -1,13 +1,16 @@
 """Bytes of a response to a client: whole, or piece by piece to one that may stop reading."""
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.types import Send
 
 from forerun.api.errors import NO_RETRY
-from forerun.base.errors import CancelledError, UnsupportedError
+from forerun.base.errors import UnsupportedError
 
 STALL_S = 30.0  # longest wait for a reader that takes nothing
+QUIET_S = 5.0  # longest silence in a stream
 JSON = "application/json"
 
 
@@ -20,26 +23,89 @@ async def send_whole(send: Send, status: int, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def begin_stream(send: Send, media_type: str) -> None:
-    """The head of a stream, whose status is 200 whatever comes."""
-    await _start(send, 200, media_type, [])
+class LiveStream:
+    """A stream to one client, written by the task that entered it.
 
-
-async def write_piece(send: Send, piece: bytes) -> None:
-    """Waits for a slow reader, but not for ever: it holds its model (05 DEC-8).
-
-    Raises CancelledError for one that takes nothing.
+    After each silence it gives a sign of life, so that no client's timer fires (E19). A reader that
+    takes nothing is waited for, but not for ever, since it holds its model (05 DEC-8): the writer
+    is cancelled. Both are seen to by one task beside the writer, which costs a written piece
+    nothing.
     """
-    try:
-        async with asyncio.timeout(STALL_S):
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-    except TimeoutError:
-        raise CancelledError("nobody reads the answer any more") from None
 
+    def __init__(
+        self, send: Send, media_type: str, sign: Callable[[], bytes], quiet_s: float = QUIET_S
+    ) -> None:
+        """`sign` says what is written after `quiet_s` without any bytes."""
+        self.begun = False
+        self._send = send
+        self._media_type = media_type
+        self._sign = sign
+        self._quiet_s = quiet_s
+        self._turn = asyncio.Lock()
+        self._writing = self._ended = False
+        self._since = asyncio.get_running_loop().time()  # of the writing, or of the silence
 
-async def end_stream(send: Send) -> None:
-    """The end of a stream that is whole; one without it is seen to be cut off."""
-    await send({"type": "http.response.body", "body": b""})
+    async def __aenter__(self) -> "LiveStream":
+        writer = asyncio.current_task()
+        assert writer is not None, "a stream is written by a task"
+        self._watch = asyncio.create_task(self._watch_over(writer))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ended = True
+        self._watch.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._watch
+
+    async def begin(self) -> None:
+        """The head, once; its status is 200 whatever comes."""
+        if not self.begun:
+            async with self._turn:
+                await self._begin()
+
+    async def write(self, piece: bytes) -> None:
+        """The head goes out with the first piece that is not empty."""
+        if not piece:
+            return
+        async with self._turn:
+            await self._begin()
+            await self._body({"body": piece, "more_body": True})
+
+    async def end(self) -> None:
+        """The end of a stream that is whole; one without it is seen to be cut off."""
+        self._ended = True
+        async with self._turn:
+            await self._body({"body": b""})
+
+    async def _begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            await _start(self._send, 200, self._media_type, [])
+
+    async def _body(self, message: dict[str, object]) -> None:
+        loop = asyncio.get_running_loop()
+        self._writing, self._since = True, loop.time()
+        await self._send({"type": "http.response.body", **message})
+        self._writing, self._since = False, loop.time()
+
+    async def _watch_over(self, writer: "asyncio.Task[object]") -> None:
+        while not self._ended or self._writing:
+            limit_s = STALL_S if self._writing else self._quiet_s
+            rest_s = self._since + limit_s - asyncio.get_running_loop().time()
+            if rest_s > 0:
+                await asyncio.sleep(rest_s)
+            elif self._writing or not await self._gave_sign():
+                writer.cancel()
+                return
+
+    async def _gave_sign(self) -> bool:
+        """Whether the reader took a sign of life."""
+        try:
+            async with asyncio.timeout(STALL_S):
+                await self.write(self._sign())
+        except TimeoutError:
+            return False
+        return True
 
 
 async def _start(

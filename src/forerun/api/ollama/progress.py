@@ -9,9 +9,9 @@ from starlette.types import Receive, Scope, Send
 
 from forerun.api.bodies import WireStruct
 from forerun.api.errors import error_response, native_error
-from forerun.api.response import QUIET_S, until_gone, with_silence_broken
-from forerun.api.sending import begin_stream, end_stream, write_piece
-from forerun.base.errors import CancelledError, ForerunError
+from forerun.api.response import until_gone
+from forerun.api.sending import QUIET_S, LiveStream
+from forerun.base.errors import ForerunError
 from forerun.protocol.codec import encode, encode_line
 from forerun.protocol.imports import ImportStatus
 from forerun.store.manifest import encode_json
@@ -67,17 +67,16 @@ class ProgressResponse(Response):
 
     async def _streamed(self, send: Send) -> Response | None:
         """None once the stream was sent; else what to answer instead."""
-        lines = with_silence_broken(self._lines(), self._while_quiet, self._quiet_s)
-        async with aclosing(lines):
+        async with LiveStream(send, LINES, self._while_quiet, self._quiet_s) as stream:
             try:
-                first = await _first(lines)
+                async with aclosing(self._lines()) as lines:
+                    async for line in lines:
+                        await stream.write(line)
             except ForerunError as error:
-                return error_response("", error)
-            await begin_stream(send, LINES)
-            async with aclosing(_with_error_line(first, lines)) as whole:
-                async for line in whole:
-                    await write_piece(send, line)
-            await end_stream(send)
+                if not stream.begun:
+                    return error_response("", error)
+                await stream.write(encode_json(native_error(error)) + b"\n")
+            await stream.end()
         return None
 
     async def _lines(self) -> AsyncGenerator[bytes, None]:
@@ -106,24 +105,3 @@ def progress_line(step: ImportStatus) -> ProgressLine:
     return ProgressLine(
         status=step.status, digest=digest, total=step.total, completed=step.completed
     )
-
-
-async def _first(lines: AsyncGenerator[bytes, None]) -> bytes:
-    async for line in lines:
-        if line:
-            return line
-    raise AssertionError("the work ends with success or with an error")
-
-
-async def _with_error_line(
-    first: bytes, lines: AsyncGenerator[bytes, None]
-) -> AsyncGenerator[bytes, None]:
-    yield first
-    try:
-        async for line in lines:
-            if line:
-                yield line
-    except CancelledError:
-        return  # nobody reads it
-    except ForerunError as error:
-        yield encode_json(native_error(error)) + b"\n"

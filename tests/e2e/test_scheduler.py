@@ -279,7 +279,7 @@ def test_an_unload_ends_a_runaway_answer(scheduled):
         assert await scheduler.unload(ModelName.parse("a"))
         assert time.monotonic() - started < GRACE_S + 2
         assert not alive(pid)
-        with pytest.raises(RunnerError, match="it was unloaded"):
+        with pytest.raises(BusyError, match="was unloaded"):
             await runaway
 
     scheduled(story)

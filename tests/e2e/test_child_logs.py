@@ -48,7 +48,7 @@ def test_a_runner_that_logs_is_heard(settings, capfd):
     with RunnerProcess("tiny", replace(settings, log="info"), options=ONE_THREAD) as runner:
         runner.load()
     lines = capfd.readouterr().err.splitlines()
-    assert [line for line in lines if "loaded tiny context=512" in line]
+    assert [line for line in lines if "loaded model=tiny context=512" in line]
     assert [line for line in lines if "weights loaded" in line]
 
 

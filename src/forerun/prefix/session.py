@@ -26,7 +26,7 @@ class PrefixCache:
         matched = min(_common_length(self._held, tokens), len(tokens) - 1)
         cached = matched if self._rewound(matched) else 0
         self._held = tuple(tokens[:cached])
-        log.info(
+        log.debug(
             "%s total=%d matched=%d cached=%d left=%d",
             *("hit" if cached else "miss", len(tokens), matched, cached, len(tokens) - cached),
         )

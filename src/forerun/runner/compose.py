@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from forerun.base.errors import LoadError
-from forerun.base.logs import logger
+from forerun.base.logs import event, logger
 from forerun.base.units import GIB, MIB
 from forerun.contract.model import CacheOptions, ModelFacts, TargetModel
 from forerun.engine.loaded import LoadedModel
@@ -133,7 +133,7 @@ def _load_weights(
 
     started = time.monotonic()
     model = load_model(config, _files(stored), placement, read)
-    log.info("weights loaded seconds=%.2f", time.monotonic() - started)
+    event(log, "weights loaded", seconds=time.monotonic() - started)
     return model
 
 

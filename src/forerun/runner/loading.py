@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from forerun.base.logs import logger
+from forerun.base.logs import event, logger
 from forerun.engine.thread import DeviceThread
 from forerun.runner.request import LoadRequest
 from forerun.runner.text import load_text
@@ -44,7 +44,7 @@ def load(
     seconds = time.monotonic() - started
     service = Service(ServedModel(engine, text, seconds), thread)
     service.refresh().result()
-    log.info("loaded %s context=%d seconds=%.2f", request.name, engine.context, seconds)
+    event(log, "loaded", model=request.name, context=engine.context, seconds=seconds)
     return service
 
 

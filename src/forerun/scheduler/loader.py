@@ -203,4 +203,4 @@ class Loader:
         if self._closed:
             raise BusyError(ENDING)
         if process is self._aborted:
-            raise RunnerError("the model was unloaded while it was loading; ask for it again")
+            raise BusyError("the model was unloaded while it was loading; ask for it again")

@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.fake_runners import FakeRunners
 from fixtures.scheduling import settle
-from forerun.base.errors import BusyError, NotFoundError, RunnerError
+from forerun.base.errors import BusyError, NotFoundError
 from forerun.protocol.status import Memory
 from forerun.store.names import ModelName
 
@@ -94,7 +94,7 @@ def test_an_unload_ends_a_load(scheduled):
         asking = asyncio.create_task(world.ask("a"))
         await world.load_begins()
         assert await world.scheduler.unload(ModelName.parse("a"))
-        with pytest.raises(RunnerError, match="unloaded while it was loading"):
+        with pytest.raises(BusyError, match="unloaded while it was loading"):
             await asking
         world.runners.opened.set()
         await world.ask("a")
@@ -201,7 +201,7 @@ def test_a_model_that_is_ready_too_late_is_not_given_out(scheduled, end):
                 time.sleep(0.001)
 
         world.runners.at_end = at_end
-        with pytest.raises((RunnerError, BusyError), match=r"unloaded while|shutting down"):
+        with pytest.raises(BusyError, match=r"unloaded while|shutting down"):
             await world.ask("a")
         assert await world.loaded() == []
 

@@ -18,7 +18,10 @@ FOREVER_S = 10 * 365 * 86400.0
 @click.command("ps")
 @click.pass_obj
 def command(settings: Settings) -> None:
-    """List the models that the server has loaded, and until when."""
+    """List the models that the server has loaded, and until when.
+
+    SIZE is weights and caches; a process takes more, which `forerun bench` and /metrics show.
+    """
     click.echo(table(HEAD, [_row(entry) for entry in needed_server(settings).loaded()]))
 
 

@@ -34,12 +34,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def said(client: OpenAI, prompt: object, **fields: object) -> tuple[str, str]:
     """What is answered and why it ends: whole and in a stream, which must agree."""
     asked = {"model": MODEL, "prompt": prompt, **fields}

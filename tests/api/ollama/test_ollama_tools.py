@@ -40,12 +40,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[ollama.Client]:
-    with ollama.Client(host=server.url) as client:
-        yield client
-
-
 def user(script: str) -> dict[str, Any]:
     return {"role": "user", "content": f"SAY:{script}"}
 

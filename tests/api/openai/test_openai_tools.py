@@ -38,12 +38,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def asked(script: str, **fields: object) -> dict[str, object]:
     return {"model": "able", "messages": [{"role": "user", "content": f"SAY:{script}"}], **fields}
 

@@ -32,12 +32,6 @@ def server(settings: Settings) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[ollama.Client]:
-    with ollama.Client(host=server.url) as client:
-        yield client
-
-
 @pytest.fixture
 def nothing_loaded(client: ollama.Client) -> None:
     for model in client.ps().models:

@@ -41,12 +41,6 @@ def server(settings: Settings) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def test_models_newest_first(client: OpenAI) -> None:
     """OAI-1"""
     models = client.models.list().data

@@ -61,12 +61,6 @@ def server(store: Store) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[ollama.Client]:
-    with ollama.Client(host=server.url) as client:
-        yield client
-
-
 def test_whole_models_are_listed_newest_first(
     server: Server, client: ollama.Client, store: Store
 ) -> None:

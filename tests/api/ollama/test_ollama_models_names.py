@@ -29,12 +29,6 @@ def server(root: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[ollama.Client]:
-    with ollama.Client(host=server.url) as client:
-        yield client
-
-
 @pytest.fixture
 def store(root: Path) -> Store:
     return Store(root)

@@ -49,12 +49,6 @@ def server(root: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[ollama.Client]:
-    with ollama.Client(host=server.url) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def base(client: ollama.Client, folder: Path) -> str:
     """A model to start from, with defaults of its own."""
     client.create(

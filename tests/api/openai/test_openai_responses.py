@@ -23,12 +23,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
-
-
 def test_create(client: OpenAI):
     """OAI-4, OAI-9."""
     answer = client.responses.create(model=MODEL, input="SAY:hello", metadata={"a": "b"})

@@ -35,12 +35,6 @@ def server(settings: Settings) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[ollama.Client]:
-    with ollama.Client(host=server.url) as client:
-        yield client
-
-
 def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 

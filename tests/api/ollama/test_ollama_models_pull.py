@@ -57,6 +57,7 @@ def server(settings: Settings, repository: Path, weights: Weights) -> Iterator[S
 
 @pytest.fixture
 def client(server: Server) -> Iterator[ollama.Client]:
+    """Of one test, as its server is."""
     with ollama.Client(host=server.url) as client:
         yield client
 

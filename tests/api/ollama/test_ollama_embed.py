@@ -34,12 +34,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[ollama.Client]:
-    with ollama.Client(host=server.url) as client:
-        yield client
-
-
 def post(server: Server, path: str, body: object) -> tuple[int, dict[str, object]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     try:

@@ -27,23 +27,23 @@ class LiveStream:
     """A stream to one client, written by the task that entered it.
 
     After each silence it gives a sign of life, so that no client's timer fires (E19). A reader that
-    takes nothing is waited for, but not for ever, since it holds its model (05 DEC-8): the writer
-    is cancelled. Both are seen to by one task beside the writer, which costs a written piece
+    does not take it is waited for, but not for ever, since it holds its model (05 DEC-8): the
+    writer is cancelled. One task beside the writer sees to that, which costs a written piece
     nothing.
     """
 
     def __init__(
         self, send: Send, media_type: str, sign: Callable[[], bytes], quiet_s: float = QUIET_S
     ) -> None:
-        """`sign` says what is written after `quiet_s` without any bytes."""
+        """`sign` says what is written after `quiet_s` in which no bytes went out."""
         self.begun = False
         self._send = send
         self._media_type = media_type
         self._sign = sign
         self._quiet_s = quiet_s
         self._turn = asyncio.Lock()
-        self._writing = self._ended = False
-        self._since = asyncio.get_running_loop().time()  # of the writing, or of the silence
+        self._ended = False
+        self._written_at = asyncio.get_running_loop().time()
 
     async def __aenter__(self) -> "LiveStream":
         writer = asyncio.current_task()
@@ -52,7 +52,6 @@ class LiveStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._ended = True
         self._watch.cancel()
         with suppress(asyncio.CancelledError):
             await self._watch
@@ -68,43 +67,41 @@ class LiveStream:
         if not piece:
             return
         async with self._turn:
+            if self._ended:  # a sign of life that came too late
+                return
             await self._begin()
-            await self._body({"body": piece, "more_body": True})
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._written_at = asyncio.get_running_loop().time()
 
     async def end(self) -> None:
         """The end of a stream that is whole; one without it is seen to be cut off."""
-        self._ended = True
         async with self._turn:
-            await self._body({"body": b""})
+            self._ended = True
+            await self._send({"type": "http.response.body", "body": b""})
 
     async def _begin(self) -> None:
         if not self.begun:
             self.begun = True
             await _start(self._send, 200, self._media_type, [])
 
-    async def _body(self, message: dict[str, object]) -> None:
-        loop = asyncio.get_running_loop()
-        self._writing, self._since = True, loop.time()
-        await self._send({"type": "http.response.body", **message})
-        self._writing, self._since = False, loop.time()
-
     async def _watch_over(self, writer: "asyncio.Task[object]") -> None:
-        while not self._ended or self._writing:
-            limit_s = STALL_S if self._writing else self._quiet_s
-            rest_s = self._since + limit_s - asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        while True:
+            rest_s = self._written_at + self._quiet_s - loop.time()
             if rest_s > 0:
                 await asyncio.sleep(rest_s)
-            elif self._writing or not await self._gave_sign():
+            elif not await self._gave_sign():
                 writer.cancel()
                 return
 
     async def _gave_sign(self) -> bool:
-        """Whether the reader took a sign of life."""
+        """Whether a sign of life went out, behind whatever is being written."""
         try:
             async with asyncio.timeout(STALL_S):
                 await self.write(self._sign())
         except TimeoutError:
             return False
+        self._written_at = asyncio.get_running_loop().time()
         return True
 
 

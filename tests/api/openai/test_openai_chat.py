@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import msgspec
@@ -222,11 +223,17 @@ def test_an_unknown_model(client: OpenAI) -> None:
         assert raised.value.code == "model_not_found"
 
 
-def test_what_takes_a_grammar_is_refused(client: OpenAI) -> None:
-    """OAI-2: understood and not offered yet, so nothing is ignored in silence."""
-    asked = {"model": MODEL, "messages": user("SAY:x"), "tools": [TOOL]}
-    with pytest.raises(openai.InternalServerError, match="tool_choice 'required'") as raised:
-        client.chat.completions.create(**asked, tool_choice="required")
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice 'required'"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_what_takes_a_grammar_is_refused(client: OpenAI, fields: dict[str, Any], says: str) -> None:
+    """OAI-2: understood and not offered yet; nothing is ignored in silence, nobody tries again."""
+    with pytest.raises(openai.InternalServerError, match=says) as raised:
+        client.chat.completions.create(model=MODEL, messages=user("SAY:x"), **fields)
     assert raised.value.status_code == 501
     assert raised.value.response.headers["x-should-retry"] == "false"
 

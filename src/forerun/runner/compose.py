@@ -6,9 +6,10 @@ from pathlib import Path
 
 import torch
 
+from forerun.base.context import automatic_context
 from forerun.base.errors import LoadError
 from forerun.base.logs import event, logger
-from forerun.base.units import GIB, MIB
+from forerun.base.units import MIB
 from forerun.contract.model import CacheOptions, ModelFacts, TargetModel
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.pooling import Pooling
@@ -23,8 +24,6 @@ from forerun.store.stored import StoredModel
 
 Progress = Callable[[str, float], None]  # what is going on, and the fraction of the load done
 
-CPU_CONTEXT = 8192  # 08 SCH-7
-GPU_CONTEXTS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, 4096))
 SMALL_MODEL = 256 * MIB  # two cores evaluate 512 tokens of it in about two seconds (PRE-1)
 
 log = logger(__name__)
@@ -95,7 +94,7 @@ def choose_context(request: LoadRequest, stored: StoredModel, model: TargetModel
         request.num_ctx
         or _stated(stored, "num_ctx")
         or request.default_context
-        or _automatic_context(model.facts.device)
+        or automatic_context(_gpu_bytes(model.facts.device))
     )
     if chosen > model.facts.max_context:
         log.info("context %d cut to the model's %d", chosen, model.facts.max_context)
@@ -115,11 +114,8 @@ def _stated(stored: StoredModel, name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _automatic_context(device: torch.device) -> int:
-    if device.type != "cuda":
-        return CPU_CONTEXT
-    memory = torch.cuda.get_device_properties(device).total_memory
-    return next(context for least, context in GPU_CONTEXTS if memory >= least)
+def _gpu_bytes(device: torch.device) -> int | None:
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
 def _load_weights(

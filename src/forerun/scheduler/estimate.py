@@ -7,12 +7,11 @@ attention, an unknown type for two bytes, an unknown number of key heads for all
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from forerun.base.units import GIB, MIB
+from forerun.base.context import automatic_context
+from forerun.base.units import MIB
 from forerun.store.stored import StoredModel
 
 LEAST_CONTEXT = 4  # SCH-7
-CPU_CONTEXT = 8192
-GPU_CONTEXTS = ((47 * GIB, 262144), (23 * GIB, 32768), (0, 4096))  # by the memory of the GPU
 
 # Workspaces of cuBLAS and kernels that are loaded when first used, beside the 457 MiB of a context:
 # an H200 lost 951 MB to a process whose weights, caches and activations were estimated at 357 MB.
@@ -128,13 +127,6 @@ def choose_context(
     chosen = max(LEAST_CONTEXT, chosen)
     longest = facts.shape.max_context
     return chosen if longest is None else min(chosen, longest)
-
-
-def automatic_context(gpu_total: int | None) -> int:
-    """What a device is given where nobody says anything."""
-    if gpu_total is None:
-        return CPU_CONTEXT
-    return next(context for least, context in GPU_CONTEXTS if gpu_total >= least)
 
 
 def _repacked(model: StoredModel, shape: ModelShape) -> int:

@@ -9,7 +9,8 @@ them. *Offset* counts tokens from the start of the sequence: it is the position 
 3. A refused restore (False) changes nothing.
 4. Taking a snapshot changes nothing, and nothing written later changes what it restores.
 5. A capture prepared at offset o restores what the cache held after exactly o tokens.
-6. `size()` is 0 while a snapshot is lazy. The hook hears the owned bytes once, at the copy-out.
+6. `size()` counts what a snapshot owns: 0 while it is lazy. The hook hears each byte once, at the
+   copy-out that makes it owned.
 7. `begin_write(n)`, n rows stored, `end_write(m)` with m <= n leaves what writing m rows leaves;
    m = 0 undoes `begin_write`. Between the two no other call is made on that cache.
    A recurrent kind's `begin_write(n)` is ended by `put`, of m tokens, under the same law.
@@ -41,7 +42,9 @@ class Snapshot(Protocol):
         """Bytes of storage that closing this snapshot would free: 0 while it is lazy."""
         ...
 
-    def set_materialize_hook(self, hook: MaterializeHook | None) -> None: ...
+    def set_materialize_hook(self, hook: MaterializeHook | None) -> None:
+        """Called with the bytes of each later copy-out, until the snapshot is closed."""
+        ...
 
     def close(self) -> None:
         """Let go of the state. Closing twice, or using it afterwards, is an assertion error."""
@@ -92,6 +95,10 @@ class LayerCache(Protocol):
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
         """One snapshot over two adjacent ones. Takes ownership of both."""
+        ...
+
+    def merge_frees(self, parent: Snapshot | None, child: Snapshot | None) -> int:
+        """Bytes that `merge` of the two would free, less those that it would copy out (EVI-9)."""
         ...
 
     def free(self) -> None:

@@ -26,6 +26,7 @@ VARIABLES = {
     "FORERUN_API_KEY": "key that clients of the server must send (default none)",
     "FORERUN_ORIGINS": "web pages allowed, as https://a.example,app://* (default: this machine's)",
     "FORERUN_CONTEXT_LENGTH": "tokens of context of a load (default 8192 on a CPU)",
+    "FORERUN_CACHE_BYTES": "memory for a model's stored conversations (default: 1/4, at most 8GiB)",
     "FORERUN_DEVICE": "cpu, cuda, cuda:N or mps (default: the best there is)",
     "FORERUN_THREADS": "CPU threads (default: physical cores)",
     "FORERUN_LOAD_TIMEOUT": "longest load without progress (default 5m)",
@@ -49,6 +50,7 @@ class Settings:
     api_key: str | None = field(repr=False)
     origins: tuple[str, ...]
     context_length: int | None
+    cache_bytes: int | None  # of stored snapshots, for each loaded model
     device: str | None
     threads: int | None
     load_timeout_s: float
@@ -80,6 +82,9 @@ class Settings:
             ),
             models=read("FORERUN_MODELS", _folder, Path.home() / ".forerun", "a folder"),
             context_length=read("FORERUN_CONTEXT_LENGTH", _at_least(4), None, "4 or more"),
+            cache_bytes=read(
+                "FORERUN_CACHE_BYTES", parse_size, None, "a size such as 2GiB, or 0 to store none"
+            ),
             device=read("FORERUN_DEVICE", _device, None, "cpu, cuda, cuda:N or mps"),
             threads=read("FORERUN_THREADS", _at_least(1), None, "1 or more"),
             load_timeout_s=read("FORERUN_LOAD_TIMEOUT", _duration, 300.0, "a duration such as 5m"),
@@ -107,6 +112,7 @@ class Settings:
             "FORERUN_GPU_OVERHEAD": self.gpu_overhead,
             "FORERUN_ORIGINS": ",".join(self.origins) or None,
             "FORERUN_CONTEXT_LENGTH": self.context_length,
+            "FORERUN_CACHE_BYTES": self.cache_bytes,
             "FORERUN_DEVICE": self.device,
             "FORERUN_THREADS": self.threads,
             "FORERUN_LOAD_TIMEOUT": f"{self.load_timeout_s}s",

@@ -14,6 +14,7 @@ class LoadRequest:
     models: Path  # folder of the store
     num_ctx: int | None = None  # asked for by name: wins over the model's own parameter
     default_context: int | None = None  # the environment's: wins over the device's default
+    cache_bytes: int | None = None  # budget of stored snapshots (02 STR-7)
     device: str | None = None
     threads: int | None = None
     cpu_kernels: bool = True
@@ -25,6 +26,7 @@ class LoadRequest:
         name: str,
         *,
         num_ctx: int | None = None,
+        cache_bytes: int | None = None,
         device: str | None = None,
         threads: int | None = None,
     ) -> "LoadRequest":
@@ -34,6 +36,7 @@ class LoadRequest:
             models=settings.models,
             num_ctx=num_ctx,
             default_context=settings.context_length,
+            cache_bytes=settings.cache_bytes if cache_bytes is None else cache_bytes,
             device=device or settings.device,
             threads=threads or settings.threads,
             cpu_kernels=settings.cpu_kernels,

@@ -22,6 +22,8 @@ from forerun.settings import VARIABLES, Settings
         ("FORERUN_ORIGINS", "https://a/path,b"),
         ("FORERUN_CONTEXT_LENGTH", "3"),
         ("FORERUN_CONTEXT_LENGTH", "many"),
+        ("FORERUN_CACHE_BYTES", "lots"),
+        ("FORERUN_CACHE_BYTES", "-1"),
         ("FORERUN_DEVICE", "tpu"),
         ("FORERUN_DEVICE", "cpu:1"),
         ("FORERUN_THREADS", "0"),
@@ -63,6 +65,7 @@ def test_a_child_sees_the_same_settings(tmp_path: Path, monkeypatch: pytest.Monk
         "FORERUN_API_KEY": "secret",
         "FORERUN_ORIGINS": "https://a.example,app://b",
         "FORERUN_CONTEXT_LENGTH": "512",
+        "FORERUN_CACHE_BYTES": "1.5GiB",
         "FORERUN_DEVICE": "cuda:1",
         "FORERUN_THREADS": "3",
         "FORERUN_LOAD_TIMEOUT": "90s",
@@ -76,3 +79,13 @@ def test_a_child_sees_the_same_settings(tmp_path: Path, monkeypatch: pytest.Monk
     assert Settings.from_environment(settings.environment()) == without_key
     assert "secret" not in settings.environment().values()
     assert "secret" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2GiB", 2 << 30), ("1000", 1000), ("0", 0), ("", None)]
+)
+def test_the_budget_of_snapshots_is_a_size(text: str, expected: int | None) -> None:
+    """02 STR-7: 0 is one, too, and reaches a child as such."""
+    settings = Settings.from_environment({"FORERUN_CACHE_BYTES": text})
+    assert settings.cache_bytes == expected
+    assert Settings.from_environment(settings.environment()).cache_bytes == expected

@@ -25,12 +25,19 @@ class Schedule:
         assert all(a < b for a, b in zip(steps, offsets, strict=False)), (now, list(offsets))
         self._offsets, self._captured, self._base = list(offsets), {}, now
 
+    def due(self, start: int, end: int) -> list[int]:
+        """The offsets in `[start, end]` that have not been captured yet."""
+        return [
+            offset
+            for offset in self._offsets or ()
+            if start <= offset <= end and offset not in self._captured
+        ]
+
     def reach(self, start: int, end: int, capture: Capture) -> None:
         """Capture each offset in `[start, end]` that has not been captured yet (PND-3)."""
-        for offset in self._offsets or ():
-            if start <= offset <= end and offset not in self._captured:
-                self._captured[offset] = capture(self._base, offset)
-                self._base = offset
+        for offset in self.due(start, end):
+            self._captured[offset] = capture(self._base, offset)
+            self._base = offset
 
     def take(self) -> list[Snapshot | None]:
         assert self._offsets is not None, "nothing was prepared"

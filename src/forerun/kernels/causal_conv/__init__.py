@@ -1,0 +1,1 @@
+"""Depthwise causal convolution over a sequence that arrives in pieces."""

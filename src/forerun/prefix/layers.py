@@ -1,0 +1,116 @@
+"""The caches of all layers side by side: they rest at one offset between requests (STR-4)."""
+
+from collections.abc import Iterator, Sequence
+
+from forerun.contract.cache import LayerCache, Snapshot
+from forerun.prefix.trie import Node
+
+Row = list[Snapshot | None]  # one entry a layer
+
+
+class Layers:
+    """Layers without state take no part in anything (01 CTR-2)."""
+
+    def __init__(self, caches: Sequence[LayerCache | None]) -> None:
+        self._caches = tuple(cache for cache in caches if cache is not None)
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._caches)
+
+    @property
+    def offset(self) -> int:
+        """Tokens that every layer holds."""
+        return min((cache.offset for cache in self._caches), default=0)
+
+    @property
+    def nbytes(self) -> int:
+        """Live state written so far."""
+        return sum(cache.nbytes() for cache in self._caches)
+
+    def rewind_or_free(self, target: int) -> None:
+        """Each layer back to `target` from live state, or else empty (SWI-2)."""
+        for cache in self._caches:
+            if not cache.restore(None, target):
+                cache.free()
+
+    def page_in(self, path: Sequence[Node], most: int) -> None:
+        """Restore what the nodes of `path` hold, up to `most` tokens, until a layer refuses."""
+        for node in path:
+            target = min(node.end, most)
+            for cache, snapshot in zip(self._caches, node.snapshots, strict=True):
+                if snapshot is None or cache.offset >= target:
+                    continue
+                if not cache.restore(snapshot, target):
+                    return
+
+    def align(self, path: Sequence[Node]) -> bool:
+        """Bring all layers to the highest offset that all of them reach, as far as known.
+
+        That is the lowest of theirs or, where a layer cannot go back to it, the end of an earlier
+        node of `path` whose snapshots can take it there. False: they are at different offsets.
+        """
+        common = self.offset
+        for target in [common, *(node.end for node in reversed(path) if node.end < common)]:
+            if all(self._reach(layer, target, path) for layer in range(len(self))):
+                return True
+        return False
+
+    def level(self, target: int) -> bool:
+        """Whether all layers now hold `target` tokens, from live state alone."""
+        return all(cache.restore(None, target) for cache in self._caches)
+
+    def free(self) -> None:
+        """Empty every layer; what was scheduled is gone, what is stored has been copied out."""
+        self._scheduled = False
+        for cache in self._caches:
+            cache.free()
+
+    def prepare(self, offsets: Sequence[int]) -> None:
+        """Schedule captures on every layer; nothing at all if there are none (SCH-5)."""
+        if offsets:
+            self._scheduled = True
+            for cache in self._caches:
+                cache.prepare_snapshots(offsets)
+
+    def take(self) -> list[Row]:
+        """What was captured, a row an offset; none if nothing was scheduled."""
+        if not self._scheduled:
+            return []
+        self._scheduled = False
+        taken = [cache.take_snapshots() for cache in self._caches]
+        return [list(row) for row in zip(*taken, strict=True)]
+
+    def snapshots(self, node: Node) -> Iterator[tuple[int, Snapshot | None]]:
+        """What each layer that `node` lacks holds of it now, with the layer's number."""
+        for layer, (cache, held) in enumerate(zip(self._caches, node.snapshots, strict=True)):
+            if held is None:
+                yield layer, cache.snapshot(node.start)
+
+    def split(self, layer: int, snapshot: Snapshot | None, at: int) -> Row:
+        return list(self._caches[layer].split(snapshot, at))
+
+    def merge(self, parents: Row, children: Row) -> Row:
+        return [
+            cache.merge(parent, child)
+            for cache, parent, child in zip(self._caches, parents, children, strict=True)
+        ]
+
+    def merge_frees(self, parents: Row, children: Row) -> int:
+        return sum(
+            cache.merge_frees(parent, child)
+            for cache, parent, child in zip(self._caches, parents, children, strict=True)
+        )
+
+    def _reach(self, layer: int, target: int, path: Sequence[Node]) -> bool:
+        cache = self._caches[layer]
+        if cache.restore(None, target):
+            return True
+        held = (node.snapshots[layer] for node in path if node.end == target)
+        return any(cache.restore(snapshot, target) for snapshot in held if snapshot is not None)
+
+
+def close_all(row: Sequence[Snapshot | None]) -> None:
+    for snapshot in row:
+        if snapshot is not None:
+            snapshot.close()

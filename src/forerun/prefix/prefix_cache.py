@@ -1,0 +1,272 @@
+"""One live set of caches and, beside it, every conversation that was evaluated (spec 02).
+
+The live caches follow the *active path* of a trie. A request switches them to the path that it
+shares with what is stored, so that only tokens that differ are evaluated; its prefill and its end
+store what they made. A budget bounds what is stored, not the live buffers.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import torch
+
+from forerun.base.logs import logger
+from forerun.base.units import GIB
+from forerun.contract.cache import LayerCache
+from forerun.prefix import trie
+from forerun.prefix.captures import CaptureRule, PendingCapture, planned, resume_point
+from forerun.prefix.eviction import EvictionQueue
+from forerun.prefix.facts import NodeFacts, Viewpoint
+from forerun.prefix.keys import LookAhead, MediaRange, effective_tokens, keys_of
+from forerun.prefix.layers import Layers, close_all
+from forerun.prefix.session import Session
+from forerun.prefix.storage import Storage
+from forerun.prefix.trie import Keys, Match, Node
+
+MOST_BYTES = 8 * GIB  # of stored snapshots, however much memory there is (STR-7)
+
+log = logger(__name__)
+
+
+class PrefixCache:
+    """Belongs to a loaded model, whose caches it rewinds; touched only from the device thread.
+
+    Law: between requests all layers rest at the end of the active path's last node, the trie
+    frontier (STR-2, STR-4).
+    """
+
+    def __init__(
+        self,
+        caches: Sequence[LayerCache | None],
+        *,
+        look_ahead: LookAhead = 0,
+        budget_bytes: int = MOST_BYTES,
+        captures: CaptureRule | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """
+        caches      of the target's layers, then of the drafter's that owns caches
+        look_ahead  of that drafter: 1 if its state at a position needs the token after it (KEY-4)
+        """
+        self._layers = Layers(caches)
+        self._look_ahead: LookAhead = look_ahead
+        self._rule = captures or CaptureRule()
+        self._clock = clock
+        self._budget = budget_bytes
+        self._storage = Storage(self._layers, clock())
+        self.path = [self.root]
+        self._pending: tuple[PendingCapture, ...] = ()
+
+    @property
+    def root(self) -> Node:
+        return self._storage.root
+
+    @property
+    def frontier(self) -> Node:
+        return self.path[-1]
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Memory that stored snapshots own."""
+        return self._storage.owned_bytes
+
+    @property
+    def live_tokens(self) -> int:
+        return self._layers.offset
+
+    @property
+    def budget_bytes(self) -> int:
+        return self._budget
+
+    @property
+    def pending(self) -> tuple[PendingCapture, ...]:
+        """Captures scheduled and not attached yet."""
+        return self._pending
+
+    def set_budget(self, budget_bytes: int) -> None:
+        self._budget = budget_bytes
+        self._enforce(budget_bytes)
+
+    def nodes(self) -> tuple[NodeFacts, ...]:
+        """Every node, parents before their children."""
+        view = Viewpoint(tuple(self.path), self._clock(), self._look_ahead)
+        return tuple(view.facts(node, depth) for depth, node in trie.walk(self.root))
+
+    def begin(self, tokens: Sequence[int], media: Sequence[MediaRange] = ()) -> Session:
+        """Switch to what is stored of `tokens`, and schedule what their prefill shall capture.
+
+        At least one token is left to evaluate. Raises nothing for whatever the tokens are.
+        """
+        keys = self._keys(tokens, media)
+        found = trie.match(self.root, keys)
+        matched = found.matched
+        resume = resume_point(min(matched, len(tokens) - 1), media)  # BEG-2, BEG-3
+        if resume < matched:
+            found = trie.match(self.root, keys[:resume])
+        cached = self._switch_or_forget(found)
+        self._schedule(len(tokens), cached, resume, media)
+        log.debug(
+            "%s total=%d matched=%d cached=%d left=%d",
+            *("hit" if cached else "miss", len(tokens), matched, cached, len(tokens) - cached),
+        )
+        return Session(self, tuple(tokens), tuple(media), cached=cached, matched=matched)
+
+    def attach(self, stored: Sequence[int], media: Sequence[MediaRange]) -> None:
+        """Give every capture that all layers reached a node at its offset (ATT).
+
+        stored  the tokens recorded so far: the prompt and, at a session's end, what was drawn
+        """
+        pending, self._pending = self._pending, ()
+        waiting = list(zip(pending, self._layers.take(), strict=bool(pending)))
+        keys, reached = self._keys(stored, media) if waiting else (), self._layers.offset
+        try:
+            while waiting:
+                capture, row = waiting.pop(0)
+                if capture.offset > reached:
+                    close_all(row)
+                    continue
+                self._advance(keys, capture.offset)
+                self.frontier.user |= capture.user
+                self._storage.attach(self.frontier, row)
+                self.frontier.last_used = self._clock()
+                self._compact()
+        finally:
+            for _, row in waiting:
+                close_all(row)
+        self._enforce(self._budget)
+
+    def close(self, stored: Sequence[int], media: Sequence[MediaRange]) -> None:
+        """Record what the caches hold by now of `stored`: the prompt and all that was drawn."""
+        offset, keys = self._layers.offset, self._keys(stored, media)
+        assert offset <= len(keys), f"caches at {offset}, only {len(keys)} keys recorded"
+        self.attach(stored, media)
+        if not self._layers.level(offset):  # a forward broke off (contract/model law 2)
+            self._back_to_frontier()
+        elif offset > self.frontier.end:
+            self._advance(keys, offset)
+            self._storage.page_out(self.frontier)
+            self._compact()
+        else:
+            self._follow(self.path)
+        self.frontier.last_used = self._clock()
+        self._enforce(self._budget)
+
+    def recover(self, error: BaseException) -> None:
+        """After `error` in a request: back to the frontier, since all beyond it is doubtful.
+
+        What is stored stays, unless memory is what was lacking. Raises nothing that `error` may
+        have led to: that one is what the caller has to hear of.
+        """
+        with suppress(RuntimeError, MemoryError):  # a lost device, or no memory even for this
+            self._pending = ()
+            for row in self._layers.take():
+                close_all(row)
+            if isinstance(error, torch.OutOfMemoryError | MemoryError):
+                self._enforce(0)
+            self._back_to_frontier()
+            return
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything, stored and live."""
+        self._pending = ()
+        self._storage.clear(self._clock())
+        self._empty()
+
+    def _keys(self, stored: Sequence[int], media: Sequence[MediaRange]) -> Keys:
+        return keys_of(effective_tokens(stored, media), self._look_ahead)
+
+    def _schedule(self, tokens: int, cached: int, branch: int, media: Sequence[MediaRange]) -> None:
+        """Have all layers capture what this prompt passes (SCH)."""
+        if not self._layers:
+            return
+        self._pending = planned(
+            self._rule,
+            tokens=tokens,
+            cached=cached,
+            branch=branch,
+            look_ahead=self._look_ahead,
+            media=media,
+        )
+        self._layers.prepare([capture.offset for capture in self._pending])
+
+    def _switch_or_forget(self, found: Match) -> int:
+        """A request need not fail because there was no memory to keep another one's state."""
+        try:
+            return self._switch(found)
+        except (torch.OutOfMemoryError, MemoryError):
+            log.warning("out of memory for stored conversations; all of them are forgotten")
+            self.clear()
+            return 0
+        except BaseException as error:
+            self.recover(error)
+            raise
+
+    def _switch(self, found: Match) -> int:
+        """Bring the caches to what `found` names, as far as they get; the tokens they then hold."""
+        *_, ancestor = (a for a, b in zip(self.path, found.path, strict=False) if a is b)
+        self._layers.rewind_or_free(min(ancestor.end, found.matched))
+        self._layers.page_in(found.path, found.matched)
+        if self._layers.align(found.path):
+            self._follow(found.path)
+        else:
+            log.warning("layers cannot be brought to one offset; the prompt is evaluated anew")
+            self._empty()
+        self.frontier.last_used = self._clock()
+        self._enforce(self._budget)
+        return self._layers.offset
+
+    def _follow(self, path: Sequence[Node]) -> None:
+        """Make `path` the active one, as far as the caches hold it (SWI-7, SWI-8)."""
+        offset = self._layers.offset
+        self.path = [self.root, *(node for node in path[1:] if node.start < offset)]
+        if offset < self.frontier.end:
+            self.path[-1] = self._storage.cut(self.frontier, offset - self.frontier.start)
+
+    def _advance(self, keys: Keys, end: int) -> None:
+        """Move the frontier to `end`, along what is stored and beyond (ADV-1)."""
+        while (at := self.frontier.end) < end:
+            child = self.frontier.children.get(keys[at])
+            if child is None:
+                self.path.append(trie.grow(self.frontier, keys[at:end]))
+                return
+            shared = trie.common_length(child.edge, keys[at : min(end, child.end)])
+            if shared < len(child.edge):
+                child = self._storage.cut(child, shared)
+            self.path.append(child)
+
+    def _compact(self) -> None:
+        """Join the frontier to the node before it, if nobody needs the border between (CMP-1)."""
+        if len(self.path) < 3:
+            return  # the node before it is the root, if there is one
+        parent = self.path[-2]
+        if not parent.user and len(parent.children) == 1:
+            self._storage.join(parent)
+            self.path.pop()
+
+    def _enforce(self, budget: int) -> None:
+        """Evict until the budget holds, or nothing is left that would free anything (EVI-1)."""
+        storage = self._storage
+        if storage.owned_bytes <= budget:
+            return
+        queue = EvictionQueue(storage.nodes())
+        while storage.owned_bytes > budget and (
+            node := queue.next(self.frontier, storage.join_frees)
+        ):
+            if node.children:
+                child = storage.join(node)
+                self.path = [kept for kept in self.path if kept is not child]
+                queue.changed(node)
+            else:
+                storage.remove(node)
+            queue.changed(node.parent)
+
+    def _back_to_frontier(self) -> None:
+        if not self._layers.level(self.frontier.end):
+            self._empty()
+            self._enforce(self._budget)
+
+    def _empty(self) -> None:
+        self._layers.free()
+        self.path = [self.root]

@@ -2,14 +2,17 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 import torch
 
 from forerun.base.errors import BusyError, CancelledError, ForerunError, internal
 from forerun.base.logs import logger
+from forerun.contract.drafter import DraftRequest
 from forerun.contract.sink import DoneReason, Figures
 from forerun.engine.decode import decode
+from forerun.engine.follower import Follower
 from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.memory import peak_bytes, restart_peak
@@ -20,6 +23,13 @@ from forerun.sampling.sampler import Sampler
 SLOT = 0  # requests run one at a time (THR-1)
 
 log = logger(__name__)
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=_Closable)
 
 
 def generate(loaded: LoadedModel, job: Job) -> None:
@@ -48,12 +58,13 @@ def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
         _peak_logged(loaded.model.facts.device),
         _slot(loaded.sampler),
         loaded.prefix.begin(job.tokens) as session,
+        _closing(Follower.open(loaded.drafter, DraftRequest(job.tokens, SLOT))) as follower,
     ):
         job.sink.started(len(job.tokens), session.cached)
-        prefill(loaded, session, job)
+        prefill(loaded, session, job, follower)
         prefilled = time.monotonic()
         loaded.sampler.add(SLOT, job.sampling, job.tokens)
-        with closing(PlainDecoder(loaded, SLOT, job.tokens)) as decoder:
+        with _closing(PlainDecoder(loaded, SLOT, job.tokens, follower)) as decoder:
             ending = decode(decoder, job, session.outputs)
     return ending.reason, Figures(
         prompt_tokens=len(job.tokens),
@@ -70,6 +81,22 @@ def _answer_to(error: Exception) -> ForerunError:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return BusyError("out of memory; shorten the prompt or load with a smaller num_ctx")
     return internal(error)
+
+
+@contextmanager
+def _closing(part: T) -> Iterator[T]:
+    """Close in every outcome. What fails in it hides no unexpected error that came before."""
+    try:
+        yield part
+    except BaseException as error:
+        try:
+            part.close()
+        except Exception:
+            if isinstance(error, ForerunError):
+                raise  # a request that was only cancelled or refused has broken something
+            log.exception("closing failed after an error")
+        raise
+    part.close()
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from forerun.contract.drafter import Drafter
 from forerun.contract.model import Caches, TargetModel
 from forerun.engine.pooling import Pooling
-from forerun.prefix.session import PrefixCache
+from forerun.prefix.prefix_cache import PrefixCache
 from forerun.sampling.sampler import Sampler
 
 
@@ -14,9 +15,10 @@ class LoadedModel:
 
     model: TargetModel
     caches: Caches
-    prefix: PrefixCache  # over these caches
+    prefix: PrefixCache  # over these caches and the drafter's own
     sampler: Sampler
     context: int  # tokens that prompt and answer may have together
     chunk: int  # prompt tokens of one forward at most (PRE-1)
     look_ahead: int  # tokens that the decoder runs ahead of the host: 0 or 1 (DEC-7)
     pooling: Pooling = field(default_factory=Pooling)  # of embeddings
+    drafter: Drafter | None = None  # bound, and maintained in every session (03 GEN-3)

@@ -10,16 +10,28 @@ import torch
 
 from forerun.contract.batch import Batch
 from forerun.contract.decoder import Run, TokenLogprob
+from forerun.contract.model import Forward
+from forerun.engine.follower import Follower
 from forerun.engine.loaded import LoadedModel
 from forerun.sampling.sampler import NoAllowedTokenError, Sampled
 
 
 class PlainDecoder:
-    """Decodes one slot from the last token of its prompt on."""
+    """Decodes one slot from the last token of its prompt on.
 
-    def __init__(self, loaded: LoadedModel, slot: int, prompt: Sequence[int]) -> None:
+    The drafter is told of each token once it has been forwarded and the host knows it, whichever
+    comes last. That is within one call of `next`, so nobody holds a row past the next forward.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, slot: int, prompt: Sequence[int], follower: Follower
+    ) -> None:
         self._loaded = loaded
         self._slot = slot
+        self._follower = follower
+        self._told = len(prompt) - 1  # position of the token that the drafter is told of next
+        self._known: int | None = prompt[-1]  # that token, once the host knows it
+        self._written: Forward | None = None  # its forward, once there was one
         self._device = loaded.model.facts.device
         self._current = torch.tensor(prompt[-1:], dtype=torch.int64, device=self._device)
         self._position = len(prompt) - 1  # where the current token will be written
@@ -40,21 +52,39 @@ class PlainDecoder:
                 self._in_flight = self._step()
             except NoAllowedTokenError as error:
                 self._refused = error
-        return drawn.run()
+        return self._read(drawn)
 
     def drain(self) -> tuple[int, ...]:
         drawn, self._in_flight = self._in_flight, None
-        return () if drawn is None else drawn.run().tokens
+        return () if drawn is None else self._read(drawn).tokens
 
     def close(self) -> None:
-        """The caches hold each token whose successor was drawn; nothing is left to level."""
-        self._in_flight = None
+        """The target's caches hold each token whose successor was drawn; the drafter's follow.
+
+        Where no successor was allowed, the last token's pair stays open: nothing can close it.
+        """
+        self.drain()
+        if self._known is not None:
+            self._follower.settle(self._known)  # RND-15
+
+    def _read(self, drawn: "_Drawn") -> Run:
+        run = drawn.run()
+        self._known = run.tokens[0]
+        self._tell()
+        return run
+
+    def _tell(self) -> None:
+        if self._known is not None and self._written is not None:
+            self._follower.committed([self._known], self._written, self._told)
+            self._told += 1
+            self._known = self._written = None
 
     def _step(self) -> "_Drawn":
         """Forward the current token and draw its successor, without waiting for either."""
         loaded = self._loaded
         batch = Batch.of(self._current, self._position, self._device)
-        forward = loaded.model.forward(batch, loaded.caches)
+        forward = self._written = loaded.model.forward(batch, loaded.caches)
+        self._tell()
         logits = loaded.model.unembed(forward.hidden[:, -1])
         self._position += 1
         sampled = loaded.sampler.sample([self._slot], logits, [self._position])

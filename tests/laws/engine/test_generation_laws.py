@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fixtures.toy import EOS, ListSink, ToyTarget, ask, endless, loaded_toy
+from fixtures.toy import EOS, ListSink, ToyTarget, ask, endless, loaded_toy, tokens_in
 from forerun.sampling.options import SamplingOptions
 
 TOKENS = st.integers(0, 7)
@@ -101,9 +101,9 @@ def test_caches_never_hold_more_than_was_recorded(prompt, budget, cancel_at, loo
     """03 T7 for plain decoding: what the caches hold is a prefix of prompt and drawn tokens."""
     loaded = loaded_toy(ToyTarget(often_ending), chunk=2, look_ahead=look_ahead)
     ask(loaded, prompt, budget, sink=ListSink(cancel_at=cancel_at))
-    held = loaded.caches[0].tokens
+    held = tokens_in(loaded.caches[0])
     assert held == _continued(prompt, len(held))[: len(held)]
-    assert loaded.caches[2].tokens == held
+    assert tokens_in(loaded.caches[2]) == held
 
 
 def _continued(prompt, length):

@@ -19,7 +19,7 @@ from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.memory import anonymous_bytes, cache_bytes
-from forerun.prefix.session import PrefixCache
+from forerun.prefix.prefix_cache import PrefixCache
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import Sampler
 

@@ -8,7 +8,7 @@ import torch
 
 from fixtures.toy import EOS, VOCABULARY, ListSink, ToyTarget, ask, endless, loaded_toy
 from forerun.base.errors import RequestError
-from forerun.prefix.session import PrefixCache
+from forerun.prefix.prefix_cache import PrefixCache
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import Sampler
 
@@ -184,17 +184,22 @@ def recording(look_ahead=0):
             super().remove(slot)
 
     class NotedPrefix(PrefixCache):
-        def begin(self, tokens):
+        def begin(self, tokens, media=()):
             events.append("begin")
-            return super().begin(tokens)
+            return super().begin(tokens, media)
 
-        def record(self, tokens):
-            events.append("record")
-            super().record(tokens)
+        def attach(self, stored, media):
+            if events[-1] != "close":
+                events.append("attach")
+            super().attach(stored, media)
 
-        def forget(self):
-            events.append("forget")
-            super().forget()
+        def close(self, stored, media):
+            events.append("close")
+            super().close(stored, media)
+
+        def recover(self, error):
+            events.append("recover")
+            super().recover(error)
 
     class NotedTarget(ToyTarget):
         def forward(self, batch, caches):
@@ -216,10 +221,11 @@ def test_what_a_request_acquires_in_order_it_releases_in_reverse():
     assert events == [
         "begin",
         "forward 0+2",
+        "attach",
         "add [1, 2, 3]",
         "forward 2+1",
         "forward 3+1",
-        "record",
+        "close",
         "remove",
     ]
 
@@ -231,18 +237,18 @@ def test_everything_is_released_however_a_request_ends(look_ahead, cancel_at, pe
     loaded, _, events = recording(look_ahead)
     peaks.into(events)
     ask(loaded, [1, 2, 3], 3, sink=ListSink(cancel_at=cancel_at))
-    assert events[-3:] == ["record", "remove", "peak"]
+    assert events[-3:] == ["close", "remove", "peak"]
 
 
 @pytest.mark.parametrize("fails_at", [0, 2, 3])
-def test_an_error_releases_everything_and_empties_the_caches(fails_at, peaks):
+def test_an_error_releases_everything(fails_at, peaks):
     """REQ-3; REQ-2: the peak of memory is logged last."""
     loaded, target, events = recording()
     peaks.into(events)
     target.fails_at = fails_at
     with pytest.raises(RuntimeError):
         ask(loaded, [1, 2, 3], 3)
-    assert events[-3:] == ["forget", "remove", "peak"]
+    assert events[-3:] == ["recover", "remove", "peak"]
     (peak,) = [line for line in peaks.lines if line.startswith("peak_memory=")]
     assert int(peak.partition("=")[2]) > 2**20  # an interpreter with torch has more
 

@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from fixtures.toy import EOS, VOCABULARY, ToyTarget, ask, endless, loaded_toy
+from fixtures.toy import EOS, VOCABULARY, ToyTarget, ask, endless, loaded_toy, tokens_in
 from forerun.base.errors import RequestError
 from forerun.contract.batch import Batch
+from forerun.engine.follower import Follower
 from forerun.engine.plain import PlainDecoder
 from forerun.sampling.noise import Purpose
 from forerun.sampling.options import SamplingOptions
@@ -19,7 +20,7 @@ def recorded(look_ahead):
     loaded = loaded_toy(target, look_ahead=look_ahead)
     sink = ask(loaded, [0, 1])
     decodes = [forward for forward in target.forwards if forward[0] > 0]
-    held = loaded.caches[0].tokens
+    held = tokens_in(loaded.caches[0])
     return decodes, sink, held
 
 
@@ -44,7 +45,7 @@ def test_what_was_drawn_and_not_handed_out_is_drained(look_ahead):
     """DEC-4; T3's outputs are 2 3 4 EOS 0, the last one drained."""
     loaded = loaded_toy(ToyTarget(), look_ahead=look_ahead)
     loaded.sampler.add(0, SamplingOptions(temperature=0.0), [1])
-    decoder = PlainDecoder(loaded, 0, [1])
+    decoder = PlainDecoder(loaded, 0, [1], Follower(None, needs_rows=False))
     handed_out = [decoder.next(10).tokens for _ in range(4)]
     assert handed_out == [(2,), (3,), (4,), (EOS,)]
     assert decoder.drain() == ((0,) if look_ahead else ())
@@ -97,7 +98,7 @@ def test_what_was_drawn_before_no_token_was_allowed_is_handed_out(look_ahead, dr
     sink = ask(loaded, [0, 1])
     assert isinstance(sink.error, RequestError)
     assert sink.tokens == [2, 3, 4][: dry_at - 2]
-    assert loaded.caches[0].tokens == [0, 1, *sink.tokens]
+    assert tokens_in(loaded.caches[0]) == [0, 1, *sink.tokens]
     again = ask(loaded, [0, 1, *sink.tokens, 2], 1)
     assert again.figures.cached_tokens == dry_at
     assert again.tokens == [3]

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from fixtures.noted_drafter import NotedDrafter
 from fixtures.toy import EOS, VOCABULARY, ToyTarget, ask, endless, loaded_toy, tokens_in
 from forerun.base.errors import RequestError
 from forerun.contract.batch import Batch
@@ -102,6 +103,18 @@ def test_what_was_drawn_before_no_token_was_allowed_is_handed_out(look_ahead, dr
     again = ask(loaded, [0, 1, *sink.tokens, 2], 1)
     assert again.figures.cached_tokens == dry_at
     assert again.tokens == [3]
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+@pytest.mark.parametrize("dry_at", [2, 3, 4])
+def test_where_no_token_was_allowed_nothing_settles_the_last_one(look_ahead, dry_at):
+    """DRF-2: all that was forwarded is reported; that token has no successor to make a pair of."""
+    drafter = NotedDrafter()
+    loaded = dataclasses.replace(dry(look_ahead, dry_at), drafter=drafter)
+    ask(loaded, [0, 1])
+    assert [token for _, run, _ in drafter.runs for token in run] == tokens_in(loaded.caches[0])
+    assert drafter.settled == [1]
+    assert drafter.closed == 1
 
 
 @pytest.mark.parametrize("look_ahead", [0, 1])

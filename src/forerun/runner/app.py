@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -37,9 +38,12 @@ from forerun.runner.stream import EventStream
 if TYPE_CHECKING:
     from forerun.runner.service import Service
 
+T = TypeVar("T")
+
 log = logger(__name__)
 
 REFRESH_S = 0.05  # longest wait for fresh memory figures (HTP-2)
+CACHE_S = 10.0  # longest wait for a turn on the device, to look at the prefix cache
 MAX_BODY_BYTES = 32_000_000  # of text, many times the largest context
 MAX_TEXTS = 10_000  # to embed in one request; each waits for the device on its own, in 2 KB
 COALESCE_S = 0.015  # at most one write of text in this time; first and last at once (DEC-8)
@@ -62,6 +66,7 @@ def make_app(loading: Loading) -> Starlette:
             Route("/v1/tokenize", doors.tokenize, methods=["POST"]),
             Route("/v1/detokenize", doors.detokenize, methods=["POST"]),
             Route("/v1/embed", doors.embed, methods=["POST"]),
+            Route("/v1/cache", doors.cache, methods=["GET", "DELETE"]),
         ],
         exception_handlers={
             ForerunError: _refused,
@@ -121,6 +126,12 @@ class _Doors:
         finally:
             left.cancel()  # which also gives up what is left of the work
 
+    async def cache(self, request: Request) -> Response:
+        """GET shows the trie, DELETE empties it first."""
+        clear = request.method == "DELETE"
+        report = await _in_turn(self._ready().cache(clear=clear), CACHE_S)
+        return _json(report)
+
     def _ready(self) -> "Service":
         """Raises BusyError before the model is loaded (HTP-3)."""
         service = self._loading.service
@@ -166,6 +177,15 @@ async def _lines(stream: EventStream) -> AsyncIterator[bytes]:
                 await arrived.wait()
                 arrived.clear()
                 rest.cancel()
+
+
+async def _in_turn(work: Future[T], wait_s: float) -> T:
+    """What the device thread makes of `work`. BusyError if it does not come to it in `wait_s`."""
+    outcome = asyncio.wrap_future(work)
+    await asyncio.wait({outcome}, timeout=wait_s)
+    if not outcome.done() and work.cancel():
+        raise BusyError("the model is answering; try again once it is done")
+    return await outcome
 
 
 async def _body(request: Request) -> bytes:

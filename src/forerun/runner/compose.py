@@ -9,14 +9,15 @@ import torch
 from forerun.base.context import automatic_context
 from forerun.base.errors import LoadError
 from forerun.base.logs import event, logger
-from forerun.base.units import MIB
+from forerun.base.machine_memory import system_memory
+from forerun.base.units import GIB, MIB
 from forerun.contract.model import CacheOptions, ModelFacts, TargetModel
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.pooling import Pooling
 from forerun.kernels.select import KernelChoice
 from forerun.models.load import load_model
 from forerun.nn.placement import Placement
-from forerun.prefix.session import PrefixCache
+from forerun.prefix.prefix_cache import MOST_BYTES, PrefixCache
 from forerun.runner.pooling import read_pooling
 from forerun.runner.request import LoadRequest
 from forerun.sampling.sampler import Sampler
@@ -24,6 +25,8 @@ from forerun.store.stored import StoredModel
 
 Progress = Callable[[str, float], None]  # what is going on, and the fraction of the load done
 
+CACHE_SHARE = 4  # snapshots take one part in so many of their device's memory (02 STR-7)
+UNKNOWN_MEMORY = 4 * GIB  # of a system that does not say
 SMALL_MODEL = 256 * MIB  # two cores evaluate 512 tokens of it in about two seconds (PRE-1)
 
 log = logger(__name__)
@@ -47,17 +50,27 @@ def load_engine(
         torch.set_num_threads(threads)
     with torch.inference_mode(False):  # weights and caches are ordinary tensors (LOD-1)
         model = _load_weights(stored, device, request.cpu_kernels, progress)
-        return assemble(model, choose_context(request, stored, model), pooling)
+        context, budget = choose_context(request, stored, model), choose_budget(request, device)
+        return assemble(model, context, pooling, cache_bytes=budget)
 
 
-def assemble(model: TargetModel, context: int, pooling: Pooling | None = None) -> LoadedModel:
-    """A model with its caches and the parts that requests on it share. In normal mode."""
+def assemble(
+    model: TargetModel,
+    context: int,
+    pooling: Pooling | None = None,
+    *,
+    cache_bytes: int = MOST_BYTES,
+) -> LoadedModel:
+    """A model with its caches and the parts that requests on it share. In normal mode.
+
+    cache_bytes  budget of stored snapshots
+    """
     facts = model.facts
     caches = model.new_caches(CacheOptions(context))
     return LoadedModel(
         model=model,
         caches=caches,
-        prefix=PrefixCache(caches),
+        prefix=PrefixCache(caches, budget_bytes=cache_bytes),
         sampler=Sampler(vocab_size=facts.vocab_size, context_length=context, device=facts.device),
         context=context,
         chunk=choose_chunk(facts),
@@ -99,6 +112,18 @@ def choose_context(request: LoadRequest, stored: StoredModel, model: TargetModel
     if chosen > model.facts.max_context:
         log.info("context %d cut to the model's %d", chosen, model.facts.max_context)
     return min(chosen, model.facts.max_context)
+
+
+def choose_budget(request: LoadRequest, device: torch.device) -> int:
+    """Bytes of stored snapshots: what was asked, else by the caches' device (02 STR-7)."""
+    if request.cache_bytes is not None:
+        return request.cache_bytes
+    return automatic_budget(_gpu_bytes(device) or system_memory().total)
+
+
+def automatic_budget(device_bytes: int | None) -> int:
+    """Bytes of snapshots where nobody says. `device_bytes` is all memory of the device."""
+    return min(MOST_BYTES, (device_bytes or UNKNOWN_MEMORY) // CACHE_SHARE)
 
 
 def choose_chunk(facts: ModelFacts) -> int:

@@ -14,9 +14,11 @@ from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.memory import cache_bytes, device_bytes, release_freed
 from forerun.engine.thread import DeviceThread
+from forerun.protocol.cache import CacheReport
 from forerun.protocol.events import Embeddings, Failed
 from forerun.protocol.requests import CompletionRequest, EmbedRequest
 from forerun.protocol.status import Memory, RunnerStatus
+from forerun.runner.cache_report import describe
 from forerun.runner.embedding import EmbeddingWork
 from forerun.runner.prepare import Limits, prepare, prepare_embedding
 from forerun.runner.respond import Responder
@@ -142,6 +144,13 @@ class Service:
                 self._refreshing = self._thread.submit(self._measure)
             return self._refreshing
 
+    def cache(self, *, clear: bool = False) -> "Future[CacheReport]":
+        """What is cached by the time the device is free, after a clear if that is asked for.
+
+        A clear drops stored conversations and the live one, and gives their memory back.
+        """
+        return self._thread.submit(partial(self._look_at_cache, clear=clear))
+
     def close(self) -> None:
         """Cancel every request, free the model, wait for the device thread's end. Idempotent."""
         with self._lock:
@@ -155,15 +164,26 @@ class Service:
     def _unload(self) -> None:
         """Nothing else holds the model by now; what it took goes back to the system (LOD-6)."""
         device = self.served.engine.model.facts.device
-        self.served.engine.prefix.forget()
+        self.served.engine.prefix.clear()
         self._served = None
         release_freed(device)
+
+    def _look_at_cache(self, *, clear: bool) -> CacheReport:
+        engine, tokenizer = self.served.engine, self.served.text.tokenizer
+        before = engine.prefix.snapshot_bytes + cache_bytes(engine)
+        if clear:
+            engine.prefix.clear()
+            release_freed(engine.model.facts.device)
+            self._measure()
+        freed = before - engine.prefix.snapshot_bytes - cache_bytes(engine)
+        return describe(engine, partial(tokenizer.decode, control=True), freed_bytes=freed)
 
     def _measure(self) -> None:
         engine = self.served.engine
         memory = Memory(
             weights=engine.model.facts.weight_bytes,
             caches=cache_bytes(engine),
+            snapshots=engine.prefix.snapshot_bytes,
             device_total=device_bytes(engine.model.facts.device),
         )
         with self._lock:

@@ -1,4 +1,4 @@
-"""What is measured on which device: 05 REQ-2, LOD-6."""
+"""What is measured on which device: 05 REQ-2, LOD-6; 02 STR-9."""
 
 import resource
 from pathlib import Path
@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from forerun.engine.memory import peak_bytes, release_freed, restart_peak
+from fixtures.hybrid import loaded_hybrid
+from fixtures.toy import ask
+from forerun.engine.memory import cache_bytes, peak_bytes, release_freed, restart_peak
 
 CUDA = torch.device("cuda:1")
 CPU = torch.device("cpu")
@@ -56,3 +58,14 @@ def test_freed_memory_is_given_back_on_its_device(called):
     assert called == []
     release_freed(CUDA)
     assert called == [("empty_cache",)]
+
+
+def test_the_drafters_own_caches_are_live_state_too():
+    """02 STR-9: they hold as many positions as the target's."""
+    without, following = loaded_hybrid(look_ahead_keys=0), loaded_hybrid()
+    with torch.inference_mode():
+        for loaded in (without, following):
+            assert ask(loaded, range(1, 20), budget=3).error is None
+    (own,) = (cache for cache in following.drafter.caches if cache is not None)
+    assert own.nbytes() > 0
+    assert cache_bytes(following) == cache_bytes(without) + own.nbytes()

@@ -1,4 +1,7 @@
-"""What is decided when a model is put together: 05 PRP-8, PRE-1, LOD-1; 08 SCH-7, RUN-12."""
+"""What is decided when a model is put together.
+
+02 STR-7; 05 PRP-8, PRE-1, LOD-1; 08 SCH-7, RUN-12.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -9,11 +12,15 @@ import torch
 from fixtures.stored import tiny_store
 from fixtures.toy import ToyTarget
 from forerun.base.errors import LoadError
+from forerun.base.machine_memory import SystemMemory
+from forerun.base.units import GIB
 from forerun.kernels.select import KernelChoice
 from forerun.models.load import load_model
 from forerun.nn.placement import Placement
 from forerun.runner import compose
 from forerun.runner.compose import (
+    automatic_budget,
+    choose_budget,
     choose_chunk,
     choose_context,
     choose_device,
@@ -48,6 +55,43 @@ def test_the_context_is_the_callers_then_the_models_own(
     assert choose_context(request, stored, ToyTarget()) == context
 
 
+@pytest.mark.parametrize(
+    ("device_bytes", "budget"),
+    [
+        (4 * GIB, 1 * GIB),
+        (16 * GIB + 3, 4 * GIB),
+        (32 * GIB, 8 * GIB),
+        (140 * GIB, 8 * GIB),
+        (None, 1 * GIB),
+    ],
+)
+def test_snapshots_take_a_quarter_of_their_device_and_8_gib_at_most(device_bytes, budget):
+    """STR-7."""
+    assert automatic_budget(device_bytes) == budget
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "budget"),
+    [
+        ("cpu", None, 3 * GIB),
+        ("mps", None, 3 * GIB),  # its memory is the system's
+        ("cuda", None, 6 * GIB),
+        ("cpu", 12345, 12345),
+        ("cpu", 0, 0),
+        ("cuda", 99 * GIB, 99 * GIB),
+    ],
+)
+def test_the_budget_is_the_callers_then_by_the_device_of_the_caches(
+    monkeypatch, settings, device, asked, budget
+):
+    """STR-7: system memory on a CPU, a container's share included; a GPU's own."""
+    monkeypatch.setattr(compose, "system_memory", lambda: SystemMemory(5, 12 * GIB))
+    on_gpu = 24 * GIB if device == "cuda" else None
+    monkeypatch.setattr(compose, "_gpu_bytes", lambda _: on_gpu)
+    request = LoadRequest("tiny", settings.models, cache_bytes=asked)
+    assert choose_budget(request, torch.device(device)) == budget
+
+
 @pytest.mark.parametrize("wanted", ["cuda:99", "gpu", "cpu:1", "meta"])
 def test_a_device_that_is_not_here_is_named_with_those_that_are(wanted):
     """08 RUN-12."""
@@ -70,7 +114,7 @@ def test_a_chunk_takes_about_two_seconds_at_most(device, weight_bytes, chunk):
 def test_a_model_is_put_together_as_its_parameters_and_its_device_say(settings, stored):
     """05 LOD-1, DEC-7: a CPU decodes without look-ahead."""
     threads, seen = torch.get_num_threads(), []
-    request = LoadRequest("tiny", settings.models)
+    request = LoadRequest("tiny", settings.models, cache_bytes=4321)
     try:
         engine = load_engine(stored, request, lambda what, done: seen.append((what, done)))
         assert torch.get_num_threads() == 3
@@ -79,6 +123,7 @@ def test_a_model_is_put_together_as_its_parameters_and_its_device_say(settings, 
     facts = engine.model.facts
     assert (facts.device.type, facts.dtype) == ("cpu", torch.float32)  # num_gpu 0; its own dtype
     assert (engine.context, engine.look_ahead) == (77, 0)
+    assert engine.prefix.budget_bytes == 4321
     assert engine.chunk == 512
     assert seen[-1] == ("loading weights", 1.0)
     assert [done for _, done in seen] == sorted(done for _, done in seen)

@@ -15,6 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from forerun.base.errors import BusyError, ForerunError, RequestError, RunnerError, error_for
+from forerun.protocol.cache import CacheReport
 from forerun.protocol.codec import decode, decode_event, encode
 from forerun.protocol.events import Chunk, Done, Embeddings, Failed, Progress, Text, Tokens
 from forerun.protocol.requests import (
@@ -30,6 +31,7 @@ T = TypeVar("T")
 OK = 200
 MAX_LINE = 64 << 20  # of an answer: an event with its log-probabilities
 FIGURES_S = 1.0  # longest wait for fresh figures (08 RUN-5)
+CACHE_S = 15.0  # for what a runner itself answers within 10
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
@@ -64,11 +66,12 @@ class AsyncConnection:
 
     async def status(self, timeout_s: float = FIGURES_S) -> RunnerStatus:
         """Raises RunnerError if it takes longer than `timeout_s`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._ask("GET", "/v1/status", None, RunnerStatus)
-        except TimeoutError:
-            raise RunnerError(f"the runner did not answer in {timeout_s:g} s") from None
+        return await _in_time(self._ask("GET", "/v1/status", None, RunnerStatus), timeout_s)
+
+    async def cache(self, *, clear: bool = False, timeout_s: float = CACHE_S) -> CacheReport:
+        """What is cached, after a clear if that is asked for. BusyError while it answers."""
+        method = "DELETE" if clear else "GET"
+        return await _in_time(self._ask(method, "/v1/cache", None, CacheReport), timeout_s)
 
     async def tokenize(self, request: TokenizeRequest) -> list[int]:
         return (await self._ask("POST", "/v1/tokenize", request, Tokens)).tokens
@@ -108,6 +111,14 @@ class AsyncConnection:
             yield reader
         finally:
             writer.close()
+
+
+async def _in_time(answer: Awaitable[T], timeout_s: float) -> T:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await answer
+    except TimeoutError:
+        raise RunnerError(f"the runner did not answer in {timeout_s:g} s") from None
 
 
 async def _connected(path: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from forerun.base.errors import ForerunError, RunnerError, error_for
+from forerun.protocol.cache import CacheReport
 from forerun.protocol.codec import decode, decode_event, encode
 from forerun.protocol.events import Chunk, Done, Embeddings, Failed, Progress, Text, Tokens
 from forerun.protocol.requests import (
@@ -22,7 +23,7 @@ from forerun.protocol.status import RunnerStatus
 
 T = TypeVar("T")
 
-_ANSWER_TIMEOUT_S = 30.0  # for what a runner answers without the device thread
+_ANSWER_TIMEOUT_S = 30.0  # for what a runner answers without the device thread, or soon refuses
 
 
 class Connection:
@@ -61,6 +62,11 @@ class Connection:
                 if isinstance(event, Done):
                     return
         raise self._gone("the answer broke off")
+
+    def cache(self, *, clear: bool = False) -> CacheReport:
+        """What is cached, after a clear if that is asked for. BusyError while it answers."""
+        method = "DELETE" if clear else "GET"
+        return self._ask(method, "/v1/cache", None, CacheReport, _ANSWER_TIMEOUT_S)
 
     def tokenize(self, request: TokenizeRequest) -> list[int]:
         return self._ask("POST", "/v1/tokenize", request, Tokens, _ANSWER_TIMEOUT_S).tokens

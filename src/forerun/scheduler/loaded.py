@@ -107,10 +107,12 @@ class LoadedRunner:
         """Bytes that it may still take beyond what its device shows as used (FIT-4).
 
         Caches are only touched as tokens come, and mapped weights count as free memory of a system.
-        What a process holds besides weights and caches was no part of the estimate.
+        What a process holds besides weights and caches was no part of the estimate: snapshots grow
+        by a budget of their own, and those there are show as used.
         """
         memory = self.figures.memory
-        return max(0, self.place.need - min(self.reported, memory.weights + memory.caches))
+        held = min(self.reported - memory.snapshots, memory.weights + memory.caches)
+        return max(0, self.place.need - max(0, held))
 
     async def refresh(self, timeout_s: float = FIGURES_S) -> bool:
         """Fresh figures, the old ones if it does not answer in time; whether it did (RUN-5)."""

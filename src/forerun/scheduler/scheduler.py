@@ -10,7 +10,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from forerun.base.errors import BusyError, NotFoundError
+from forerun.base.errors import BusyError, ForerunError, NotFoundError
+from forerun.protocol.cache import CacheReport
 from forerun.scheduler.devices import Devices, SystemDevices
 from forerun.scheduler.importing import ChildSettings
 from forerun.scheduler.lease import Lease, Report, Resident, SchedulerLimits, Turns
@@ -102,6 +103,26 @@ class Scheduler:
         runners = list(self._residency)
         await asyncio.gather(*(runner.refresh() for runner in runners))
         return [runner.resident() for runner in runners]
+
+    async def cache(self, name: ModelName, *, clear: bool = False) -> CacheReport:
+        """What the loaded model `name` has cached, after a clear if that is asked for.
+
+        Loads nothing and is no use of the model: its idle time goes on. NotFoundError for a model
+        that is not loaded, also if it leaves meanwhile; BusyError while it answers.
+        """
+        self._refuse_if_closed()
+        digest = await asyncio.to_thread(self._store.digest, name)
+        named = (each for each in self._residency if each.model.name == name)
+        runner = (digest and self._residency.get(digest)) or next(named, None)
+        if runner is None:
+            await asyncio.to_thread(self._store.get, name)
+            raise _not_loaded(name)
+        try:
+            return await runner.connection.cache(clear=clear)
+        except ForerunError:
+            if self._residency.get(runner.model.digest) is runner and not runner.process.exited:
+                raise
+            raise _not_loaded(name) from None
 
     async def unload(self, name: ModelName) -> bool:
         """Unload a model, also in the middle of its load; whether there was anything to unload.
@@ -207,3 +228,7 @@ class Scheduler:
     def _refuse_if_closed(self) -> None:
         if self._closing is not None:
             raise BusyError(ENDING)
+
+
+def _not_loaded(name: ModelName) -> NotFoundError:
+    return NotFoundError(f"{name} is not loaded, so nothing is cached; `forerun ps` lists what is")

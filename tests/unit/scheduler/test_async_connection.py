@@ -123,6 +123,33 @@ def test_half_an_answer_is_the_same_error(tmp_path, data):
         asked(tmp_path, data, lambda c: c.embed(EmbedRequest(texts=["a"])))
 
 
+@pytest.mark.parametrize(("clear", "method"), [(False, b"GET"), (True, b"DELETE")])
+def test_a_cache_is_asked_for_by_what_is_done_to_it(tmp_path, clear, method):
+    report = (
+        b'{"context":8,"budget":1,"snapshots":0,"live_tokens":0,"live_bytes":0,"freed_bytes":2,'
+        b'"nodes":[]}'
+    )
+
+    async def once():
+        async with replay(tmp_path, OK + report) as (connection, runner):
+            return await connection.cache(clear=clear), runner.asked
+
+    found, said = asyncio.run(once())
+    assert found.freed_bytes == 2
+    assert said.startswith(method + b" /v1/cache HTTP/1.0")
+
+
+def test_a_cache_that_does_not_come_is_given_up(tmp_path):
+    """A stopped process holds up nobody for ever."""
+
+    async def once():
+        async with replay(tmp_path, b"", hang=True) as (connection, _):
+            await connection.cache(timeout_s=0.05)
+
+    with pytest.raises(RunnerError, match=r"did not answer in 0\.05 s"):
+        asyncio.run(once())
+
+
 def test_what_came_before_the_break_is_handed_out(tmp_path):
     async def collect():
         async with replay(tmp_path, OK + CHUNK + CHUNK[:5]) as (connection, _):

@@ -180,6 +180,30 @@ def test_what_a_resident_has_reported_is_not_counted_twice(scheduled):
     scheduled(story, runners=runners, devices=device(512 * MIB + 30_000_000))
 
 
+@pytest.mark.parametrize(
+    ("memory", "together"),
+    [
+        (Memory(weights=30_000_000, device_total=30_000_000), True),
+        # snapshots are no weights: mapped ones are not in the process's own memory
+        (Memory(weights=30_000_000, snapshots=30_000_000, device_total=30_000_000), False),
+        # on top of the weights they are counted by the device, which shows them as used
+        (Memory(weights=30_000_000, snapshots=9_000_000, device_total=39_000_000), True),
+        # figures of different moments may not add up
+        (Memory(weights=30_000_000, snapshots=90_000_000, device_total=30_000_000), False),
+    ],
+)
+def test_snapshots_do_not_stand_for_what_a_resident_has_still_to_take(scheduled, memory, together):
+    """08 FIT-4: they are used memory of their own, and nothing of the estimate."""
+
+    async def story(world):
+        await world.ask("a")
+        await world.ask("b")
+        assert await world.loaded() == (["a", "b"] if together else ["b"])
+
+    free = device(512 * MIB + 30_000_000)
+    scheduled(story, runners=FakeRunners(memory=memory), devices=free)
+
+
 def test_beside_others_shared_memory_has_to_be_free_in_the_system_too(scheduled):
     """08 FIT-2: alone, the device's own figure decides."""
     shared = [Device("cpu", 460 * MIB), Device("mps", 9 * GIB, 10 * GIB, shared=True)]

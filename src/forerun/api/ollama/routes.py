@@ -3,6 +3,7 @@
 from starlette.routing import Route
 
 from forerun.api.ollama.blobs import blob_routes
+from forerun.api.ollama.cache import cache_routes
 from forerun.api.ollama.chat import chat_routes
 from forerun.api.ollama.copy_delete import copy_delete_routes
 from forerun.api.ollama.create import create_routes
@@ -24,6 +25,7 @@ def ollama_routes(services: Services) -> list[Route]:
         *chat_routes(services),
         *embed_routes(services),
         *ps_routes(services),
+        *cache_routes(services),
         *tags_routes(services),
         *show_routes(services),
         *copy_delete_routes(services),

@@ -97,6 +97,7 @@ class RecurrentCache:
         return sum(_storage_bytes(state) for state in (*live, *self._staged))
 
     def get(self, rows: int, dtype: torch.dtype) -> RecurrentState:
+        self._assert_no_write()
         assert rows == self._shape.batch, (rows, self._shape.batch)
         state = self._live(dtype)
         assert state.conv.dtype == dtype, (dtype, state.conv.dtype)
@@ -129,13 +130,9 @@ class RecurrentCache:
         else:
             splits = announced.splits
             assert tokens <= announced.update.lengths[0], (tokens, announced.update.lengths)
-        live = self._state
-        assert live is not None, "nobody has asked for the state yet"
-        _assert_alike(update.end, live)
         captured = self._due_states(splits, update)
         if tokens:
-            live.conv.copy_(update.end.conv)
-            live.delta.copy_(update.end.delta)
+            self._take_over(update.end)
         self._offset = end
         self._schedule.reach(start, end, lambda base, at: RecurrentSnapshot(captured[at], base, at))
 
@@ -163,10 +160,8 @@ class RecurrentCache:
         held = _held(snapshot)
         if target != held.end:
             return False
-        live = self._live(held.state.conv.dtype)
-        _assert_alike(held.state, live)
-        live.conv.copy_(held.state.conv)
-        live.delta.copy_(held.state.delta)
+        self._live(held.state.conv.dtype)
+        self._take_over(held.state)
         self._offset = target
         return True
 
@@ -194,21 +189,31 @@ class RecurrentCache:
             self._generation += 1
         return self._state
 
+    def _take_over(self, state: RecurrentState) -> None:
+        """Into the live tensors, whose addresses captured graphs know (CTR-8)."""
+        live = self._state
+        assert live is not None
+        parts = ((live.conv, state.conv), (live.delta, state.delta))
+        for kept, new in parts:
+            assert (new.shape, new.dtype) == (kept.shape, kept.dtype), (new.shape, new.dtype)
+        for kept, new in parts:
+            kept.copy_(new)
+
     def _due_states(
         self, splits: tuple[int, ...], update: RecurrentUpdate
     ) -> dict[int, RecurrentState]:
         """Copies of the states at the offsets that this write reaches and that are due."""
         live, start, tokens = self._state, self._offset, update.lengths[0]
-        assert live is not None
+        assert live is not None, "nobody has asked for the state yet"
         reached = [split for split in splits if split < tokens]
-        if not reached:
-            inside: list[RecurrentState] = []
-        elif update.splits:
+        if update.splits:
             assert len(update.splits) == len(splits), (len(update.splits), splits)
             inside = [_compact(state) for state in update.splits[: len(reached)]]
-        else:
+        elif reached:
             assert update.inputs is not None, f"neither states nor inputs for the splits {splits}"
             inside = _replayed(live, update.inputs, reached)
+        else:
+            inside = []
         states = {start + split: state for split, state in zip(reached, inside, strict=True)}
         ends = ((start, live), (start + tokens, update.end))
         due = self._schedule.due(start, start + tokens)
@@ -219,22 +224,24 @@ class RecurrentCache:
 
 
 def _replayed(
-    before: RecurrentState, inputs: RecurrentInputs, ends: list[int]
+    before: RecurrentState, inputs: RecurrentInputs, splits: list[int]
 ) -> list[RecurrentState]:
-    """The states after the first `ends` columns, by the scan that the layer itself runs."""
-    last = ends[-1]
+    """The states after the first `splits` columns.
+
+    The whole scan of the layer runs again, so that its states are the same to the last bit.
+    """
     rows = DeltaRows(
-        inputs.keys[:, :last],  # whatever is read out of the states: nobody looks at it
-        inputs.keys[:, :last],
-        inputs.values[:, :last],
-        inputs.decay[:, :last],
-        inputs.beta[:, :last],
+        inputs.keys,  # to have something to read with: nobody looks at the outputs
+        inputs.keys,
+        inputs.values,
+        inputs.decay,
+        inputs.beta,
     )
-    deltas = gated_delta(rows, before.delta, boundaries=ends[:-1]).states
-    conv, tail = torch.cat((before.conv, inputs.conv[:, :last]), dim=1), before.conv.shape[1]
+    *deltas, _ = gated_delta(rows, before.delta, boundaries=splits).states
+    conv, tail = torch.cat((before.conv, inputs.conv), dim=1), before.conv.shape[1]
     return [
-        _compact(RecurrentState(conv[:, end : end + tail], delta))
-        for end, delta in zip(ends, deltas, strict=True)
+        _compact(RecurrentState(conv[:, at : at + tail], delta))
+        for at, delta in zip(splits, deltas, strict=True)
     ]
 
 
@@ -251,11 +258,6 @@ def _cloned(part: Tensor) -> Tensor:
 
 def _storage_bytes(state: RecurrentState) -> int:
     return sum(part.untyped_storage().nbytes() for part in (state.conv, state.delta))
-
-
-def _assert_alike(state: RecurrentState, live: RecurrentState) -> None:
-    for part, kept in ((state.conv, live.conv), (state.delta, live.delta)):
-        assert (part.shape, part.dtype) == (kept.shape, kept.dtype), (part.shape, part.dtype)
 
 
 def _held(snapshot: Snapshot) -> RecurrentSnapshot:

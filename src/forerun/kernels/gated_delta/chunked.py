@@ -24,7 +24,6 @@ from torch.nn import functional
 from forerun.kernels.gated_delta.reference import DeltaRows, DeltaScan, stepwise, widened
 
 WIDEST_STEPPED = 16  # the widest verification, whose bits may depend on no width (KER-2, WID-4)
-_SMALLEST_DECAY = torch.finfo(torch.float32).tiny  # a decay of 0 has no logarithm
 
 
 def gated_delta(
@@ -64,38 +63,44 @@ def _part(rows: DeltaRows, start: int, end: int) -> DeltaRows:
 
 
 def _chunks(rows: DeltaRows, state: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    length = rows.length
-    queries, keys, values = (
-        _chunked(part, chunk) for part in (rows.queries, rows.keys, rows.values)
+    queries, keys, values, beta = (
+        _chunked(part, chunk)
+        for part in (rows.queries, rows.keys, rows.values, rows.beta[..., None])
     )
-    beta = _chunked(rows.beta[..., None], chunk)
-    logs = rows.decay.clamp(min=_SMALLEST_DECAY).log()[..., None]
-    kept = _chunked(logs, chunk).cumsum(-2)  # logarithm of G
-    below = torch.ones(chunk, chunk, dtype=torch.bool, device=state.device).tril()
-    # masked before the exponential, which would overflow above the diagonal
-    ratios = (kept - kept.mT).masked_fill(~below, float("-inf")).exp()
+    kept, ratios = _products(_chunked(rows.decay[..., None], chunk, filler=1))
+    sides = torch.cat((beta * values, beta * kept * keys), dim=-1)
     system = (beta * ratios * (keys @ keys.mT)).tril(-1)
-    sides = torch.cat((beta * values, beta * kept.exp() * keys), dim=-1)
     solved = torch.linalg.solve_triangular(system, sides, upper=False, unitriangular=True)
-    free, bound = solved.split((values.shape[-1], keys.shape[-1]), dim=-1)
-    read, seen = kept.exp() * queries, ratios * (queries @ keys.mT)
-    last = kept[..., -1:, :]
-    written, passed = (last - kept).exp() * keys, last.exp()
+    free, bound = solved[..., : values.shape[-1]], solved[..., values.shape[-1] :]
+    read, seen = kept * queries, ratios * (queries @ keys.mT)
+    written, passed = ratios[..., -1, :, None] * keys, kept[..., -1:, :]
     outputs = []
     for step in range(keys.shape[2]):
         corrections = free[:, :, step] - bound[:, :, step] @ state.mT
         outputs.append(read[:, :, step] @ state.mT + seen[:, :, step] @ corrections)
         state = passed[:, :, step] * state + corrections.mT @ written[:, :, step]
-    made = torch.cat(outputs, dim=2)[:, :, :length]
+    made = torch.cat(outputs, dim=2)[:, :, : rows.length]
     return made.transpose(1, 2), state
 
 
-def _chunked(rows: Tensor, chunk: int) -> Tensor:
-    """[B, L, H, D] as [B, H, chunks, chunk, D], filled up with steps without effect.
+def _products(decay: Tensor) -> tuple[Tensor, Tensor]:
+    """G [..., chunk, 1] and D [..., chunk, chunk] of a chunk's decays [..., chunk, 1].
 
-    Zeros have none: beta, keys and values of 0 add nothing, a logarithm of 0 keeps all.
+    Multiplied out, not divided: after one decay of 0 both sides of a quotient are 0, and in
+    logarithms a strong decay would cost those after it their last digits.
+    """
+    chunk = decay.shape[-2]
+    earlier = torch.ones(chunk, chunk, dtype=torch.bool, device=decay.device).triu(1)  # [i, t]
+    ratios = torch.where(earlier, decay.mT, 1).cumprod(-1).mT.tril()
+    return decay.cumprod(-2), ratios
+
+
+def _chunked(rows: Tensor, chunk: int, *, filler: float = 0) -> Tensor:
+    """[B, L, H, D] as [B, H, chunks, chunk, D].
+
+    The last chunk is filled up with steps without effect: a decay of 1, zeros for the rest.
     """
     missing = -rows.shape[1] % chunk
-    padded = functional.pad(rows, (0, 0, 0, 0, 0, missing)) if missing else rows
+    padded = functional.pad(rows, (0, 0, 0, 0, 0, missing), value=filler) if missing else rows
     batch, length, heads, dim = padded.shape
     return padded.transpose(1, 2).reshape(batch, heads, length // chunk, chunk, dim)

@@ -74,9 +74,13 @@ def stepwise(
 def widened(rows: DeltaRows, lengths: Tensor | None) -> DeltaRows:
     """Float32 rows, a key and a query a value head, padding turned into steps without effect."""
     shared = rows.values.shape[2] // rows.keys.shape[2]
+    queries, keys = rows.queries.float(), rows.keys.float()
+    if shared > 1:
+        queries = queries.repeat_interleave(shared, dim=2)
+        keys = keys.repeat_interleave(shared, dim=2)
     wide = DeltaRows(
-        rows.queries.float().repeat_interleave(shared, dim=2),
-        rows.keys.float().repeat_interleave(shared, dim=2),
+        queries,
+        keys,
         rows.values.float(),
         rows.decay.float(),
         rows.beta.float(),

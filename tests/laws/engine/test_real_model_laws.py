@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fixtures.checkpoints import loaded as load_tiny
@@ -19,12 +19,17 @@ from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.memory import anonymous_bytes, cache_bytes
+from forerun.prefix.captures import CaptureRule
 from forerun.prefix.prefix_cache import PrefixCache
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import Sampler
 
 FAMILIES = ["llama", "qwen3", "gemma3"]
-PROMPTS = st.lists(st.integers(97, 100), min_size=1, max_size=30)  # window of gemma3: 8
+PROMPTS = st.lists(st.integers(97, 100), min_size=1, max_size=30)
+WINDOW = 8  # of gemma3
+SHARED = [1, 4, WINDOW - 1, WINDOW + 1, 20, 1000]
+SCALE = 10  # of the tiny models' logits
+WITH_LOGPROBS = SamplingOptions(temperature=0.0, logprobs=True, top_logprobs=5)
 
 
 @cache
@@ -33,14 +38,16 @@ def target(family):
         return load_tiny(tiny_folder(Path(folder), family, max_position_embeddings=4096))
 
 
-def engine(family, *, chunk=256, look_ahead=0, context=200):
+def engine(family, *, chunk=256, look_ahead=0, context=200, budget_bytes=2**30, interval=8192):
     model = target(family)
     caches = model.new_caches(CacheOptions(context, slack=16))
     device = model.facts.device
     return LoadedModel(
         model=model,
         caches=caches,
-        prefix=PrefixCache(caches),
+        prefix=PrefixCache(
+            caches, budget_bytes=budget_bytes, captures=CaptureRule(interval=interval)
+        ),
         sampler=Sampler(vocab_size=model.facts.vocab_size, context_length=context, device=device),
         context=context,
         chunk=chunk,
@@ -68,23 +75,43 @@ def test_chunked_prefill_is_one_forward(family, prompt, chunk, look_ahead):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(
-    requests=st.lists(st.tuples(PROMPTS, st.none() | st.integers(0, 9)), min_size=2, max_size=4),
-    chunk=st.integers(1, 12),
-    follow=st.booleans(),
+    requests=st.lists(
+        st.tuples(
+            st.integers(0, 3),  # the earlier text that it goes on from,
+            st.sampled_from(SHARED),  # as far as here
+            PROMPTS,
+            st.none() | st.integers(0, 12),
+        ),
+        min_size=2,
+        max_size=5,
+    ),
+    chunk=st.sampled_from([1, 3, 7, 12, 40]),
+    budget_bytes=st.sampled_from([0, 30_000, 2**30]),
+    interval=st.sampled_from([4, 8192]),
 )
-def test_warm_answers_are_cold_ones_after_any_cancellation(family, requests, chunk, follow):
-    """REQ-3, 02 BEG: a rewound cache, or one that cannot rewind, answers as a new one does."""
-    warm = engine(family, chunk=chunk)
-    said = []
-    for prompt, cancel_at in requests:
-        prompt = [*said, *prompt][-90:] if follow else prompt
-        sink = ask(warm, prompt, sink=ListSink(cancel_at=cancel_at))
-        cold = ask(engine(family), prompt)
+def test_a_warm_answer_is_a_cold_one_whatever_came_before(
+    family, requests, chunk, budget_bytes, interval
+):
+    """REQ-3, 02 BEG, user-reported fault B07: ids and log-probabilities, however much is shared
+    with earlier texts, and whether those were cancelled or evicted."""
+    warm = engine(family, chunk=chunk, budget_bytes=budget_bytes, interval=interval)
+    texts = [[]]
+    for base, shared, tail, cancel_at in requests:
+        prompt = [*texts[base % len(texts)][:shared], *tail][:90]
+        cold = ask(engine(family), prompt, sampling=WITH_LOGPROBS)
+        assume(all(entry.top[0][1] - entry.top[1][1] > 1e-4 for entry in cold.logprobs))  # WID-6
+        sink = ask(warm, prompt, sampling=WITH_LOGPROBS, sink=ListSink(cancel_at=cancel_at))
         assert sink.tokens == cold.tokens[: len(sink.tokens)]
         assert sink.error is not None or sink.tokens == cold.tokens
-        said = [*prompt, *sink.tokens]
+        for ours, theirs in zip(sink.logprobs, cold.logprobs, strict=False):
+            assert values(ours) == pytest.approx(values(theirs), abs=1e-5 * SCALE)
+        texts.append([*prompt, *sink.tokens])
+
+
+def values(entry):
+    return [logprob for _, logprob in entry.top]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

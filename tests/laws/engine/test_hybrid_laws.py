@@ -1,0 +1,194 @@
+"""Warm is cold over hybrid layers, whatever came before (user-reported faults B05, B07, A19, A21).
+
+After each request the answer, the offsets and all that the layers hold, the drafter's too, are
+compared with a run of the bare model: fp32, 1e-5 of each tensor's scale. Token ids are compared
+where no two logits are as near as rounding (06 WID-6).
+"""
+
+import functools
+from dataclasses import dataclass, field
+
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from fixtures.hybrid import KINDS, SLACK, WINDOW, HybridModel, hybrid_model, loaded_hybrid
+from fixtures.toy import GREEDY, ListSink
+from forerun.cache.recurrent import RecurrentCache
+from forerun.contract.batch import Batch
+from forerun.contract.model import CacheOptions, Forward
+from forerun.engine.generate import generate
+from forerun.engine.job import Job
+from forerun.prefix.captures import CaptureRule
+
+EOS = frozenset(range(4, 9))
+NEAR = 1e-4  # of two logits: the next token depends on the order of additions
+OPTIONS = CacheOptions(600, slack=SLACK)
+
+LAYOUTS = st.sampled_from(
+    [KINDS, ("recurrent", "full", "recurrent", "full"), ("sliding", "full"), ("full", "stateless")]
+)
+SHARED = [1, 4, WINDOW - 1, WINDOW, WINDOW + 1, 1000]  # tokens of an earlier sequence (B07)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A request that goes on from an earlier one's text, or from none."""
+
+    base: int | None
+    shared: int
+    tail: tuple[int, ...]
+    budget: int
+    cancel_at: int | None = None
+
+
+STEPS = st.builds(
+    Step,
+    base=st.none() | st.integers(0, 3),
+    shared=st.sampled_from(SHARED) | st.integers(1, 40),
+    tail=st.lists(st.integers(0, 3), min_size=1, max_size=14).map(tuple),
+    budget=st.integers(0, 6),
+    cancel_at=st.none() | st.integers(0, 12),
+)
+ENGINES = st.fixed_dictionaries(
+    {
+        "look_ahead_keys": st.sampled_from([0, 1]),
+        "look_ahead": st.sampled_from([0, 1]),
+        "chunk": st.sampled_from([1, 3, 7, 16, 50]),
+        "budget_bytes": st.sampled_from([0, 6000, 30000, 2**30]),
+        "captures": st.builds(CaptureRule, st.sampled_from([4, 8, 8192])),
+        "flush_at": st.sampled_from([1, 5, 256]),
+    }
+)
+
+
+class Replayed(HybridModel):
+    """As under a captured graph, the next forward writes over the outputs of the one before."""
+
+    last: Forward | None = None
+
+    def forward(self, batch, caches):
+        if self.last is not None and caches is not None:
+            self.last.hidden.fill_(float("nan"))
+        forward = super().forward(batch, caches)
+        self.last = forward if caches is not None else self.last
+        return forward
+
+
+@functools.cache
+def replayed(kinds):
+    return Replayed(kinds, seed=0)
+
+
+def ask(loaded, step, prompt, sink=None):
+    sink = sink or ListSink(cancel_at=step.cancel_at)
+    generate(loaded, Job(tuple(prompt), EOS, GREEDY, step.budget, sink, sink.cancelled))
+    return sink
+
+
+def continued(model, prompt, count):
+    """The next `count` tokens after `prompt`, stop tokens or not, by the bare model."""
+    caches, tokens, start = model.new_caches(OPTIONS), list(prompt), 0
+    for _ in range(count):
+        batch = Batch.of(tokens[start:], start, model.facts.device)
+        logits = model.unembed(model.forward(batch, caches).hidden[0, -1])
+        best, second = logits.topk(2).values.tolist()
+        assume(best - second > NEAR)
+        start = len(tokens)
+        tokens.append(int(logits.argmax()))
+    return tokens
+
+
+def counted(prompt, tokens, budget):
+    """What of a continuation is handed out."""
+    answer = tokens[len(prompt) :][:budget]
+    end = next((place for place, token in enumerate(answer) if token in EOS), budget)
+    return answer[:end]
+
+
+def contents(cache):
+    """All that a layer's next token depends on."""
+    if isinstance(cache, RecurrentCache):
+        state = cache.get(1, torch.float32)
+        return [state.conv, state.delta]
+    history = cache.view()
+    return [history.keys, history.values]
+
+
+def assert_same(cache, cold):
+    assert cache.offset == cold.offset
+    for ours, theirs in zip(contents(cache), contents(cold), strict=True):
+        assert ours.shape == theirs.shape
+        assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+
+
+def assert_holds(loaded, model, sequence):
+    """Every layer holds the first tokens of `sequence`, as many as the others; the drafter their
+    pairs, the last of which ends with the token after them."""
+    own = loaded.drafter.caches if loaded.drafter else []
+    (offset,) = {cache.offset for cache in (*loaded.caches, *own) if cache is not None}
+    if not offset:
+        return
+    assert offset < len(sequence), (offset, len(sequence))
+    cold = model.new_caches(OPTIONS)
+    forward = model.forward(Batch.of(sequence[:offset], 0, model.facts.device), cold)
+    pairs = [*zip(loaded.caches, cold, strict=True)]
+    if own:
+        draft = model.self_draft()
+        cold_draft = draft.new_caches(OPTIONS)
+        rows = Batch.of(
+            sequence[1 : offset + 1], 0, model.facts.device, conditioning=forward.conditioning
+        )
+        draft.forward(rows, cold, cold_draft)
+        pairs.extend(zip(own, cold_draft, strict=True))
+    for cache, other in pairs:
+        if cache is not None:
+            assert_same(cache, other)
+
+
+@dataclass
+class Conversations:
+    """A warm engine, and the texts that have gone through it."""
+
+    loaded: object
+    model: HybridModel
+    texts: list[list[int]] = field(default_factory=list)
+
+    def run(self, step, sink=None):
+        prompt = list(step.tail)
+        if step.base is not None and self.texts:
+            prompt = [*self.texts[step.base % len(self.texts)][: step.shared], *prompt]
+        prompt = prompt[:120]
+        sequence = continued(self.model, prompt, step.budget + 2)
+        expected = counted(prompt, sequence, step.budget)
+        sink = ask(self.loaded, step, prompt, sink)
+        if sink.error is None:
+            assert sink.tokens == expected
+        else:
+            assert sink.error.status == 499
+            assert sink.tokens == expected[: len(sink.tokens)]
+        assert_holds(self.loaded, self.model, sequence)
+        self.texts.append([*prompt, *sink.tokens])
+        return sink
+
+
+@settings(max_examples=60)
+@given(kinds=LAYOUTS, options=ENGINES, steps=st.lists(STEPS, min_size=2, max_size=6))
+@torch.inference_mode()
+def test_a_warm_answer_is_a_cold_one_whatever_came_before(kinds, options, steps):
+    """B07, A19, A21, 02 KEY-5, KEY-7, 03 DRF-2, DRF-6: ids, offsets and values of every layer,
+    after requests that branch off anywhere, end anyhow, and after evictions at any budget."""
+    model = hybrid_model(kinds)
+    conversations = Conversations(loaded_hybrid(model, **options), model)
+    for step in steps:
+        conversations.run(step)
+
+
+@settings(max_examples=15)
+@given(options=ENGINES, steps=st.lists(STEPS, min_size=2, max_size=4))
+@torch.inference_mode()
+def test_no_row_is_kept_past_the_next_forward(options, steps):
+    """03 DRF-7: outputs that a replay overwrites have been cloned by then, or are not needed."""
+    conversations = Conversations(loaded_hybrid(replayed(KINDS), **options), hybrid_model(KINDS))
+    for step in steps:
+        conversations.run(step)

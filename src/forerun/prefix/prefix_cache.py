@@ -49,6 +49,7 @@ class PrefixCache:
         caches      of the target's layers, then of the drafter's that owns caches
         look_ahead  of that drafter: 1 if its state at a position needs the token after it (KEY-4)
         """
+        assert look_ahead in (0, 1), f"a look-ahead of {look_ahead} is not supported"
         self._layers = Layers(caches)
         self._look_ahead: LookAhead = look_ahead
         self._rule = captures or CaptureRule()
@@ -237,11 +238,11 @@ class PrefixCache:
             self.path.append(child)
 
     def _compact(self) -> None:
-        """Join the frontier to the node before it, if nobody needs the border between (CMP-1)."""
-        if len(self.path) < 3:
-            return  # the node before it is the root, if there is one
-        parent = self.path[-2]
-        if not parent.user and len(parent.children) == 1:
+        """Join the frontier to nodes before it whose borders nobody needs (CMP-1, SWI-11)."""
+        while len(self.path) > 2:  # else the node before it is the root
+            parent = self.path[-2]
+            if parent.user or len(parent.children) != 1:
+                return
             self._storage.join(parent)
             self.path.pop()
 

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Sequence
 from functools import cache
 
+from forerun.cache.pieces import Piece
 from forerun.cache.row_cache import RowCache
 from forerun.cache.rows import Rows, RowShape
-from forerun.cache.snapshots import RowRange, RowSnapshot
+from forerun.cache.snapshots import RowSnapshot, rows_of
 from forerun.contract.cache import Snapshot, SnapshotPair
 from forerun.contract.history import History, Write
 
@@ -78,32 +79,24 @@ class KVCache(RowCache):
                 return False
             self._offset = target
             return True
-        held = _rows_of(snapshot)
+        held = rows_of(snapshot)
         if not 0 <= target <= held.end or self._offset < held.start:
             return False
-        if not held.lazy_in(self._lazy):
-            self._copy_in(held, target)
+        foreign = [piece for piece in held.pieces if piece.lazy is not self._lazy]
+        if foreign:
+            self._copy_in(foreign, held.start, target)
         self._offset = target
         return True
 
     def split(self, snapshot: Snapshot | None, at: int) -> SnapshotPair:
         if snapshot is None:
             return None, None
-        held = _rows_of(snapshot)
+        held = rows_of(snapshot)
         if at <= held.start:
             return None, held
         if at >= held.end:
             return held, None
-        if held.lazy_in(self._lazy):
-            pair = self._range(held.start, at), self._range(at, held.end)
-        else:
-            rows, middle = held.own(), at - held.start
-            pair = (
-                _owned(held.start, at, rows.part(0, middle).compact()),
-                _owned(at, held.end, rows.part(middle, rows.count).compact()),
-            )
-        held.close()
-        return pair
+        return held.cut(at)
 
     def merge(self, parent: Snapshot | None, child: Snapshot | None) -> Snapshot | None:
         if parent is None or child is None:
@@ -111,17 +104,12 @@ class KVCache(RowCache):
                 if lone is not None:
                     lone.close()
             return None
-        before, after = _rows_of(parent), _rows_of(child)
-        assert before.end == after.start, (before.named, after.named)
-        merged: RowSnapshot | None
-        if before.lazy_in(self._lazy) and after.lazy_in(self._lazy):
-            merged = self._range(before.start, after.end)
-        else:
-            rows = before.look().followed_by(after.look())
-            merged = _owned(before.start, after.end, rows)
-        before.close()
-        after.close()
-        return merged
+        return rows_of(parent).followed_by(rows_of(child))
+
+    def merge_frees(self, parent: Snapshot | None, child: Snapshot | None) -> int:
+        if parent is not None and child is not None:
+            return 0
+        return sum(lone.size() for lone in (parent, child) if lone is not None)
 
     def _history(self, live: int) -> History:
         return History(self._rows.keys[:, :, :live], self._rows.values[:, :, :live], live)
@@ -130,27 +118,32 @@ class KVCache(RowCache):
         return self._rows.part(low, high)
 
     def _range(self, start: int, end: int) -> RowSnapshot | None:
-        return self._lazy.issue(RowRange(start, start, end)) if start < end else None
+        return RowSnapshot(start, [self._lazy.issue(start, end)]) if start < end else None
 
-    def _copy_in(self, snapshot: RowSnapshot, target: int) -> None:
-        """Copy the rows that `target` tokens need of another's snapshot to where they belong."""
-        rows, start = snapshot.own(), snapshot.start
-        if start >= target:
+    def _copy_in(self, pieces: Sequence[Piece], start: int, target: int) -> None:
+        """Copy the rows that `target` tokens need to where they belong.
+
+        Of the same snapshot, this cache's own lazy pieces lie between them: they stay where they
+        are, since no two pieces name the same row. What allocates comes first.
+        """
+        needed = [(piece.own(), piece.first) for piece in pieces if piece.first < target]
+        if not needed:
             return
         assert target <= self._context, (target, self._context)
-        self._lazy.save_within(start, target)
+        for rows, first in needed:
+            self._lazy.save_within(first, min(first + rows.count, target))
         if target > self._rows.count:
             self._grow(target)
-        self._rows.part(start, target).copy_from(rows.part(0, target - start))
+        self._offset = start
+        for rows, first in needed:
+            count = min(rows.count, target - first)
+            self._part(first, first + count).copy_from(rows.part(0, count))
 
     def _grow(self, needed: int) -> None:
-        """A buffer of at least `needed` rows, holding the live ones.
-
-        What snapshots name is among them: the rows beyond, all in the way of the write that
-        needs more room than there was, have been copied out for it.
-        """
+        """A buffer of at least `needed` rows, holding the live ones and those of lazy pieces."""
+        kept = max(self._offset, self._lazy.end())
         grown = self._allocated(needed)
-        grown.part(0, self._offset).copy_from(self._rows.part(0, self._offset))
+        grown.part(0, kept).copy_from(self._part(0, kept))
         self._replace(grown)
 
     def _allocated(self, needed: int) -> Rows:
@@ -166,12 +159,3 @@ class KVCache(RowCache):
 @cache  # sibling layers are refused alike
 def _log_refusal(context: int, reason: str) -> None:
     _log.info("cannot reserve %d tokens at once, caches grow instead: %s", context, reason)
-
-
-def _owned(start: int, end: int, rows: Rows) -> RowSnapshot:
-    return RowSnapshot(RowRange(start, start, end), lazy=None, rows=rows)
-
-
-def _rows_of(snapshot: Snapshot) -> RowSnapshot:
-    assert isinstance(snapshot, RowSnapshot), "a snapshot goes back to the kind that took it"
-    return snapshot

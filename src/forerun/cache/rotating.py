@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from forerun.cache.applier import WindowApplier
+from forerun.cache.pieces import Piece
 from forerun.cache.row_cache import RowCache
 from forerun.cache.rows import Rows, RowShape
-from forerun.cache.snapshots import RowRange, RowSnapshot
+from forerun.cache.snapshots import RowSnapshot, rows_of
 from forerun.contract.cache import Snapshot, SnapshotPair
 from forerun.contract.history import History, Write
 
@@ -89,13 +90,13 @@ class RotatingCache(RowCache):
                 return False
             self._offset = target
             return True
-        assert isinstance(snapshot, RowSnapshot), "a snapshot goes back to the kind that took it"
-        named = snapshot.named
-        if not 0 <= target <= named.end or named.first > self._first_of(target):
+        held = rows_of(snapshot)
+        if not 0 <= target <= held.end or held.first > self._first_of(target):
             return False
-        if not snapshot.lazy_in(self._lazy):
-            self._copy_in(snapshot)
-        self._floor, self._offset = named.first, target
+        (piece,) = held.pieces
+        if piece.lazy is not self._lazy:
+            self._copy_in(piece)
+        self._floor, self._offset = held.first, target
         return True
 
     def split(self, snapshot: Snapshot | None, at: int) -> SnapshotPair:  # noqa: ARG002
@@ -105,6 +106,9 @@ class RotatingCache(RowCache):
         if parent is not None:
             parent.close()
         return child
+
+    def merge_frees(self, parent: Snapshot | None, child: Snapshot | None) -> int:  # noqa: ARG002
+        return 0 if parent is None else parent.size()
 
     def free(self) -> None:
         super().free()
@@ -128,7 +132,7 @@ class RotatingCache(RowCache):
     def _state(self, start: int, end: int) -> RowSnapshot | None:
         first = self._first_of(end)
         assert self._floor <= first, (self._floor, first)
-        return self._lazy.issue(RowRange(start, first, end)) if end else None
+        return RowSnapshot(start, [self._lazy.issue(first, end)]) if end else None
 
     def _state_in(self, staging: Rows, oldest: int, start: int, end: int) -> RowSnapshot | None:
         """The state inside a staged chunk, whose column 0 holds position `oldest` (ROT-11)."""
@@ -136,7 +140,7 @@ class RotatingCache(RowCache):
         if self._floor <= first:
             return self._state(start, end)
         rows = staging.part(first - oldest, end - oldest).compact()
-        return RowSnapshot(RowRange(start, first, end), lazy=None, rows=rows)
+        return RowSnapshot(start, [Piece(first, end, rows=rows)])
 
     def _begin_in_place(self, tokens: int, *, compact: bool) -> Write:
         if compact:
@@ -183,16 +187,16 @@ class RotatingCache(RowCache):
                 self._rows.part(low, high).copy_from(self._rows.part(low + shift, high + shift))
             self._base = self._floor = first
 
-    def _copy_in(self, snapshot: RowSnapshot) -> None:
+    def _copy_in(self, piece: Piece) -> None:
         """Copy another's rows to where they belong, or to the front if they do not fit there."""
-        rows, named = snapshot.own(), snapshot.named
+        rows = piece.own()
         self._reserve()
-        if self._base <= named.first and named.end - self._base <= self._capacity:
-            self._lazy.save_within(named.first, named.end)
+        if self._base <= piece.first and piece.end - self._base <= self._capacity:
+            self._lazy.save_within(piece.first, piece.end)
         else:
             self._lazy.save_all()
-            self._base = named.first
-        self._part(named.first, named.end).copy_from(rows)
+            self._base = piece.first
+        self._part(piece.first, piece.end).copy_from(rows)
 
     def _reserve(self) -> None:
         if not self._rows.count:

@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
+from forerun.cache.pieces import LazyPieces
 from forerun.cache.rows import Rows, RowShape
 from forerun.cache.schedule import Schedule
-from forerun.cache.snapshots import LazySnapshots
 from forerun.contract.cache import Snapshot
 from forerun.contract.history import History, Write
 
@@ -21,7 +21,7 @@ class RowCache(ABC):
     def __init__(self, shape: RowShape) -> None:
         self._shape = shape
         self._rows = shape.empty(0)
-        self._lazy = LazySnapshots(self._part)
+        self._lazy = LazyPieces(self._part)
         self._schedule = Schedule()
         self._announced: int | None = None  # rows of the write under way
         self._offset = 0

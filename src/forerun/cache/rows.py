@@ -36,13 +36,6 @@ class Rows:
         self.keys.copy_(other.keys)
         self.values.copy_(other.values)
 
-    def followed_by(self, other: "Rows") -> "Rows":
-        """Both, one after the other, in new storage."""
-        return Rows(
-            torch.cat((self.keys, other.keys), dim=2),
-            torch.cat((self.values, other.values), dim=2),
-        )
-
 
 def _cloned(rows: Tensor) -> Tensor:
     # `.contiguous()` would return the view itself where nothing needs moving (one head)

@@ -229,17 +229,17 @@ def test_restoring_over_a_lazy_snapshot_saves_it_first():
 
 
 def test_neighbours_merge_lazily_where_both_are_lazy():
-    """KV-12: else into one compact copy; with None on a side there is nothing."""
+    """KV-12, EVI-4: and side by side where not, without a copy; with None there is nothing."""
     cache = KVCache(TINY, 64)
     write(cache, 1, 2, 3, 4)
     before, after = cache.split(cache.snapshot(0), 1)
     merged = cache.merge(before, after)
-    assert (merged.start, merged.end, merged.size()) == (0, 4, 0)
+    assert (merged.start, merged.end, merged.size(), len(merged.pieces)) == (0, 4, 0, 1)
     before, after = cache.split(merged, 3)
     cache.restore(None, 3)
     write(cache, 9)  # copies `after` out
     merged = cache.merge(before, after)
-    assert merged.size() == 4 * TINY.row_bytes
+    assert (merged.size(), len(merged.pieces)) == (TINY.row_bytes, 2)
     assert cache.restore(merged, 4)
     assert held(cache) == [1, 2, 3, 4]
     assert cache.merge(merged, None) is None

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+WIDEST_EXACT = 16  # rows of one forward, up to which bits depend on no width (WID-1)
+
 
 @dataclass(frozen=True, slots=True)
 class ConvFilter:
@@ -45,7 +47,7 @@ def causal_conv(
                 and a sequence's tails stop at its own end (CNV-2, CNV-5)
 
     One pass whatever the boundaries are (CNV-1). Computed in float32, rounded once at the end. Taps
-    are multiplied and added one after the other, so that a row's bits depend on no width (WID-1).
+    are multiplied and added one after the other, so that a sum's bits depend on no width (WID-1).
     """
     length = rows.shape[1]
     if lengths is not None:
@@ -63,7 +65,18 @@ def _filtered(inputs: Tensor, length: int, taps: ConvFilter) -> Tensor:
         summed += wide[:, tap : tap + length] * weight[:, tap]
     if taps.bias is not None:
         summed += taps.bias.float()
-    return functional.silu(summed) if taps.silu else summed
+    return _activated(summed) if taps.silu else summed
+
+
+def _activated(summed: Tensor) -> Tensor:
+    """A few rows one by one on a CPU: at the end of a loop, or of a thread's share of it, where no
+    full vector is left, an exponential has other last bits, and that end moves with the width.
+    """
+    if not summed.is_cpu or summed.shape[0] * summed.shape[1] > WIDEST_EXACT:
+        return functional.silu(summed)
+    for row in summed.flatten(0, 1).unbind():
+        functional.silu(row, inplace=True)
+    return summed
 
 
 def _tail_at(inputs: Tensor, boundary: int, tail: int, lengths: Tensor | None) -> Tensor:

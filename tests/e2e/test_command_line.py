@@ -323,6 +323,8 @@ def test_a_conversation(terminal: Terminal) -> None:
     cached = re.search(r"(\d+) of them cached", shown)
     assert cached is not None
     assert int(cached.group(1)) > 0, "the second turn evaluates the first one again"
+    terminal.type("/cache\r")
+    assert "active,frontier" in terminal.until(" stretch")
     terminal.type("/set quiet\r")
     terminal.type("/nonsense\r")
     terminal.until("no command '/nonsense'")

@@ -1,5 +1,6 @@
 """The command line over a server that is up: run, ps and stop; issue 3 item 5."""
 
+import json
 import re
 import signal
 import subprocess
@@ -135,6 +136,43 @@ def test_ps_and_stop(server: Server, command: Command) -> None:
     assert "plain" not in command("ps").stdout
 
 
+def test_what_a_model_keeps_of_conversations(command: Command) -> None:
+    """A tree for people, whole in a pipe, and the same as JSON."""
+    command("run", "plain", "the same start, then one SAY:x")
+    command("run", "plain", "the same start, then two SAY:y")
+    done = command("cache", "plain")
+    assert (done.returncode, done.stderr) == (0, "")
+    title, _, head, *rows, _, total = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"plain:latest: \d+ of 8,192 tokens live \([\d.]+ K?B\), [\d.]+ K?B of [\d.]+ GB stored",
+        title,
+    )
+    assert head.split() == ["POSITIONS", "TOKENS", "SIZE", "USED", "FLAGS", "TEXT"]
+    assert any(re.match(r"└─ \d+-\d+ +\d+ +0 B +just now .*active.* two", row) for row in rows)
+    assert any(re.match(r"├─ \d+-\d+ +\d+ +\d+ B +just now .* one", row) for row in rows)
+    assert re.fullmatch(rf"{len(rows)} stretches, [\d.]+ K?B", total)
+    found = json.loads(command("cache", "plain", "--json").stdout)
+    assert found["model"] == "plain:latest"
+    assert len(found["nodes"]) == len(rows)
+
+
+def test_a_clear_says_what_it_freed(command: Command) -> None:
+    command("run", "plain", "something to remember SAY:x")
+    done = command("cache", "plain", "--clear")
+    assert re.fullmatch(r"freed [\d.]+ K?B of plain:latest\n", done.stderr)
+    assert not done.stderr.startswith("freed 0 B")
+    title, rest = done.stdout.splitlines()
+    assert title.startswith("plain:latest: 0 of 8,192 tokens live (0 B), 0 B of ")
+    assert rest == "Nothing is cached."
+
+
+def test_what_is_not_loaded_has_no_cache(command: Command) -> None:
+    command("run", "plain", "SAY:x")
+    command("stop", "plain")
+    fails(command("cache", "plain"), "plain:latest is not loaded", "`forerun ps`")
+    fails(command("cache", "no-such-model"), "no-such-model", "not found")
+
+
 @pytest.fixture
 def here(server: Server, settings: ScriptedSettings) -> dict[str, str]:
     """The environment of a command on the server's own store."""
@@ -190,6 +228,7 @@ def test_without_a_server_ps_and_stop_say_how_to_start_one(settings: ScriptedSet
     nobody = environment(settings, "127.0.0.1:1")
     fails(forerun(nobody, "ps"), "127.0.0.1:1", "`forerun serve`")
     fails(forerun(nobody, "stop", NAME), "`forerun serve`")
+    fails(forerun(nobody, "cache", NAME), "so nothing is cached", "`forerun serve`")
 
 
 def test_a_server_elsewhere_is_not_silently_replaced(settings: ScriptedSettings) -> None:
@@ -311,5 +350,18 @@ def test_a_conversation_over_the_server(command: Command) -> None:
     terminal.type("/set nothink\r")
     terminal.type("SAY:three\r")
     terminal.until("three\r\n\r\n")
+    terminal.type("/bye\r")
+    assert terminal.close() == 0
+
+
+def test_a_conversation_shows_what_is_kept_of_it(command: Command) -> None:
+    terminal = Terminal(command.environment, "run", NAME)
+    terminal.until(">>> ")
+    terminal.type("SAY:one\r")
+    terminal.until("one\r\n\r\n")
+    terminal.type("/cache\r")
+    shown = terminal.until(" stretch")
+    assert "scripted:latest: " in shown
+    assert "active,frontier" in shown
     terminal.type("/bye\r")
     assert terminal.close() == 0

@@ -18,6 +18,7 @@ COMMANDS = {
     "run": "Chat with a model, or answer one prompt.",
     "serve": "Answer clients of Ollama's and OpenAI's APIs.",
     "ps": "List the models that a server has loaded.",
+    "cache": "Show what a loaded model keeps of conversations.",
     "stop": "Unload a model from the server.",
     "pull": "Fetch a model.",
     "create": "Make a model from a Modelfile.",

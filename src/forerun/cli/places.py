@@ -4,6 +4,7 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from forerun.protocol.cache import CacheReport
 from forerun.protocol.events import Chunk, Done, Progress
 from forerun.protocol.requests import CompletionRequest
 from forerun.scheduler.runners import LoadOptions
@@ -23,6 +24,10 @@ class OpenModel(Protocol):
         self, request: CompletionRequest
     ) -> Generator[Progress | Chunk | Done, None, None]:
         """The events of an answer, the last one `Done`. A failure is raised; closing cancels."""
+        ...
+
+    def cache(self) -> CacheReport:
+        """What it has cached."""
         ...
 
 

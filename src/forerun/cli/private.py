@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from forerun.cli.places import OpenModel
 from forerun.cli.progress import import_model, loaded, pull_if_absent
 from forerun.cli.show import text_of
+from forerun.protocol.cache import CacheReport
 from forerun.protocol.events import Chunk, Done, Progress
 from forerun.protocol.imports import CreateRequest
 from forerun.protocol.requests import CompletionRequest
@@ -53,3 +54,6 @@ class _PrivateModel:
         self, request: CompletionRequest
     ) -> Generator[Progress | Chunk | Done, None, None]:
         return self._runner.connection.complete(request)
+
+    def cache(self) -> CacheReport:
+        return self._runner.connection.cache()

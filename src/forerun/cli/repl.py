@@ -12,6 +12,7 @@ from forerun.cli.chat import Chat, Screen, Shown, answer, cut_short, described, 
 from forerun.cli.places import OpenModel, Place
 from forerun.cli.run import load_options
 from forerun.cli.slash import SlashCommands
+from forerun.protocol.cache import CacheReport
 from forerun.settings import Settings
 from forerun.store.names import ModelName
 
@@ -66,6 +67,11 @@ class Repl:
         self._resources.close()
         self._resources = fresh
         self.model = model
+
+    def cache(self) -> CacheReport:
+        """What the model has cached."""
+        assert self._opened is not None, "a model is loaded before the first message"
+        return self._opened.cache()
 
     def _read(self) -> str | None:
         """One message; an open triple quote goes on over lines. None at the end of input."""

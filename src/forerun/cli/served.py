@@ -11,7 +11,8 @@ from forerun.cli.list import table
 from forerun.cli.places import OpenModel
 from forerun.cli.progress import say_cut_context, shown
 from forerun.client.server import NoServerError, ServerClient
-from forerun.protocol.codec import encode
+from forerun.protocol.cache import CacheReport
+from forerun.protocol.codec import build, encode
 from forerun.protocol.events import Chunk, Done, Figures, Progress
 from forerun.protocol.requests import CompletionRequest, ToolCall
 from forerun.scheduler.runners import LoadOptions
@@ -118,6 +119,14 @@ class _ServedModel:
                     yield Done(reason=_text(line, "done_reason"), figures=figures)
                     return
         raise NoServerError(f"the server at {self._client.address} broke off its answer")
+
+    def cache(self) -> CacheReport:
+        return read_cache(self._client.post("/api/cache", {"model": str(self._name)}))
+
+
+def read_cache(found: JsonObject) -> CacheReport:
+    """What /api/cache says, without whose it is."""
+    return build({key: value for key, value in found.items() if key != "model"}, CacheReport)
 
 
 def _info(name: ModelName, found: JsonObject) -> str:

@@ -7,10 +7,12 @@ import click
 
 from forerun.base.errors import RequestError
 from forerun.base.options import OPTIONS, check_option, parse_option
+from forerun.cli.cache import show
 from forerun.cli.chat import Chat, Shown
 from forerun.cli.places import Place
 from forerun.cli.run import parse_think
 from forerun.cli.show import SECTIONS
+from forerun.protocol.cache import CacheReport
 from forerun.store.messages import Message
 from forerun.store.modelfile import Modelfile
 from forerun.store.names import ModelName
@@ -29,6 +31,8 @@ class Conversation(Protocol):
 
     def load(self, model: ModelName) -> None: ...
 
+    def cache(self) -> CacheReport: ...
+
 
 HELP = '''\
 /set parameter NAME VALUE   an option of answers to come: temperature 0
@@ -39,6 +43,7 @@ HELP = '''\
 /set verbose | quiet        counts and speeds after each answer, or not
 /show                       the model; or one of: parameters, template,
                             system, license, modelfile
+/cache                      what the model keeps of conversations
 /clear                      forget the conversation so far
 /save NAME                  keep model, parameters, system prompt and
                             conversation as the new model NAME
@@ -57,6 +62,7 @@ class SlashCommands:
         self._table: dict[str, Callable[[str], None]] = {
             "/set": self._set,
             "/show": self._show,
+            "/cache": self._cache,
             "/clear": self._clear,
             "/save": self._save,
             "/load": self._load,
@@ -127,6 +133,9 @@ class SlashCommands:
                 click.echo(f"{name} {' '.join(parameter_texts(value))}  (set here)")
         if which == "system" and chat.system is not None:
             click.echo(f"set here: {chat.system}")
+
+    def _cache(self, _rest: str) -> None:
+        show(str(self._conversation.model), self._conversation.cache())
 
     def _clear(self, _rest: str) -> None:
         self._conversation.chat.turns.clear()

@@ -34,14 +34,21 @@ REASONING = ("thinking", "reasoning_content", "reasoning")  # what clients call 
 
 
 def load(
-    name: str, *, draft: str = "auto", num_ctx: int | None = None, device: str | None = None
+    name: str,
+    *,
+    draft: str = "auto",
+    num_ctx: int | None = None,
+    cache_bytes: int | None = None,
+    device: str | None = None,
 ) -> "Model":
     """Load a model of the store, or pull it first, showing progress on standard error.
 
-    draft    "auto" uses the drafters that the model has, "off" decodes plainly
-    num_ctx  tokens of context, prompt and answer together; None: the model's parameter, else
-             FORERUN_CONTEXT_LENGTH, else 8192 on a CPU; never above the model's own maximum
-    device   "cpu", "cuda", "cuda:1", "mps"; None: FORERUN_DEVICE, else CUDA if there is any
+    draft        "auto" uses the drafters that the model has, "off" decodes plainly
+    num_ctx      tokens of context, prompt and answer together; None: the model's parameter, else
+                 FORERUN_CONTEXT_LENGTH, else 8192 on a CPU; never above the model's own maximum
+    cache_bytes  memory for conversations beside the one at hand, 0 for none; None:
+                 FORERUN_CACHE_BYTES, else a quarter of the device's memory, at most 8 GiB
+    device       "cpu", "cuda", "cuda:1", "mps"; None: FORERUN_DEVICE, else CUDA if there is any
 
     Raises NotFoundError for a name that is nowhere, LoadError for a model that does not load here,
     RequestError for an argument out of range. Two loads of one name are two models.
@@ -53,6 +60,8 @@ def load(
     if draft not in DRAFTS:
         raise RequestError(f"draft is {draft!r}; it must be one of {', '.join(DRAFTS)}")
     num_ctx = _whole("num_ctx", num_ctx)
+    if cache_bytes is not None and (type(cache_bytes) is not int or cache_bytes < 0):
+        raise RequestError(f"cache_bytes is {shown(cache_bytes)}; it must be a whole number >= 0")
     settings = Settings.from_environment()
     model = ModelName.parse(name)
     if not Store(settings.models).exists(model):
@@ -62,7 +71,9 @@ def load(
     from forerun.runner.loading import load_here
     from forerun.runner.request import LoadRequest
 
-    request = LoadRequest.under(settings, str(model), num_ctx=num_ctx, device=device)
+    request = LoadRequest.under(
+        settings, str(model), num_ctx=num_ctx, cache_bytes=cache_bytes, device=device
+    )
     return Model(str(model), load_here(request), draft)
 
 

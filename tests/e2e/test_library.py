@@ -104,6 +104,23 @@ def test_a_second_turn_reuses_the_first(model):
     assert done.figures.cached_tokens == done.figures.prompt_tokens - 1
 
 
+@pytest.mark.parametrize(("cache_bytes", "kept"), [(10**9, True), (0, False)])
+def test_a_conversation_that_was_left_is_there_again_within_the_budget(cache_bytes, kept):
+    """02 STR-7."""
+    first, other = "a" * 40, "b" * 60
+    with forerun.load("tiny", cache_bytes=cache_bytes) as model:
+        for prompt in (first, other):
+            model.generate(prompt, num_predict=2, seed=1).text()
+        *_, done = model.generate(first, num_predict=1, seed=1)
+    assert done.figures.cached_tokens == (39 if kept else 0)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "2GiB", True])
+def test_a_budget_is_a_number_of_bytes(value):
+    with pytest.raises(RequestError, match="cache_bytes is "):
+        forerun.load("tiny", cache_bytes=value)
+
+
 def test_log_probabilities(model):
     """04 LGP-4."""
     *chunks, done = model.generate("a", logprobs=True, top_logprobs=2, num_predict=6, temperature=0)

@@ -49,6 +49,7 @@ BODIES = {
     "/api/embed": {"model": "scripted", "input": ["a", "b"], "dimensions": 4, "truncate": True},
     "/api/embeddings": {"model": "scripted", "prompt": "a", "options": SHORT},
     "/api/show": {"model": "scripted", "verbose": True},
+    "/api/cache": {"model": "scripted", "clear": True},
     "/api/copy": {"source": "scripted", "destination": "copied"},
     "/api/create": {
         "model": "made",

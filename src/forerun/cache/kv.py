@@ -137,7 +137,8 @@ class KVCache(RowCache):
         self._offset = start
         for rows, first in needed:
             count = min(rows.count, target - first)
-            self._part(first, first + count).copy_from(rows.part(0, count))
+            kept = rows if count == rows.count else rows.part(0, count)
+            self._part(first, first + count).copy_from(kept)
 
     def _grow(self, needed: int) -> None:
         """A buffer of at least `needed` rows, holding the live ones and those of lazy pieces."""

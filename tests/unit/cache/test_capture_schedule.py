@@ -26,7 +26,7 @@ def spans(taken):
 
 
 def test_a_capture_starts_where_the_one_before_it_ended():
-    """PND-1, PND-4, PND-5, PND-6, R4: not where the write began: ranges match trie edges."""
+    """R4, PND-1, PND-4, PND-5, PND-6: not where the write began: ranges match trie edges."""
     cache = KINDS["kv"]()
     write(cache, 1, 2)
     cache.prepare_snapshots([2, 3, 5])
@@ -96,7 +96,7 @@ def test_a_schedule_is_checked(cache, offsets):
 
 
 def test_every_schedule_is_drained_before_the_next(cache):
-    """PND-2, R8: an empty one too; and there is nothing to take twice."""
+    """R8, PND-2: an empty one too; and there is nothing to take twice."""
     cache.prepare_snapshots([])
     with pytest.raises(AssertionError, match="not been taken"):
         cache.prepare_snapshots([1])

@@ -63,7 +63,7 @@ assert cache.nbytes() == 0
 
 
 def test_a_reserved_context_is_not_resident_before_it_is_written():
-    """KV-1, R13, and KV-9: what was resident goes back to the system with `free`.
+    """R13, KV-1, and KV-9: what was resident goes back to the system with `free`.
 
     In a process of its own, since this one's heap grows and shrinks by what other tests did.
     """
@@ -137,7 +137,7 @@ def test_growth_keeps_what_lazy_snapshots_name():
 
 
 def test_rows_ahead_of_a_rewind_survive_refilling():
-    """KV-4: every append looks at every lazy snapshot, not only the first after the rewind."""
+    """R1, KV-4: every append looks at every lazy snapshot, not only the first after the rewind."""
     cache = KVCache(TINY, 1024)
     write(cache, *range(600))
     pieces = [cache.snapshot(0)]
@@ -155,7 +155,7 @@ def test_rows_ahead_of_a_rewind_survive_refilling():
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_a_copy_is_as_large_as_its_rows(heads):
-    """KV-8, ACC-3, R2: also for one head, where `contiguous` would return the buffer's view."""
+    """R2, KV-8, ACC-3: also for one head, where `contiguous` would return the buffer's view."""
     shape = RowShape(heads, 8, 4, torch.bfloat16, CPU)
     cache = KVCache(shape, 256)
     write(cache, *range(10), shape=shape)
@@ -170,7 +170,7 @@ def test_a_copy_is_as_large_as_its_rows(heads):
 
 
 def test_lazy_snapshots_survive_free():
-    """KV-9, R11."""
+    """R11, KV-9."""
     cache = KVCache(TINY, 64)
     write(cache, 1, 2, 3)
     snapshot = cache.snapshot(0)

@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
+from fixtures.allocations import allocations
 from forerun.cache.applier import WindowApplier
 from forerun.cache.rotating import RotatingCache
 from forerun.cache.rows import RowShape
@@ -31,16 +31,6 @@ def held(cache):
 def singly(cache, tokens):
     for token in tokens:
         write(cache, token)
-
-
-def allocations(work):
-    """Bytes that each operation inside `work` allocated."""
-    with (
-        torch.inference_mode(),
-        profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record,
-    ):
-        work()
-    return [event.cpu_memory_usage for event in record.events() if event.cpu_memory_usage > 0]
 
 
 def test_the_buffer_holds_window_and_slack_after_it_was_compacted():
@@ -159,7 +149,7 @@ def test_a_snapshot_ignores_where_it_starts():
 
 
 def test_what_is_untouched_stays_lazy():
-    """ROT-4, R10: a write copies out what it overwrites and a compaction what it drops."""
+    """R10, ROT-4: a write copies out what it overwrites and a compaction what it drops."""
     cache = made(window=2, slack=4)
     write(cache, 0, 1, 2, 3)
     early, late = cache.snapshot(0), None
@@ -178,7 +168,7 @@ def test_what_is_untouched_stays_lazy():
 
 
 def test_an_own_snapshot_whose_rows_stand_is_restored_for_nothing():
-    """ROT-17, R12: it and its siblings stay lazy, hear nothing and can be restored again."""
+    """R12, ROT-17: it and its siblings stay lazy, hear nothing and can be restored again."""
     cache = made(window=4, slack=6)
     write(cache, *range(6))
     first = cache.snapshot(0)

@@ -61,9 +61,9 @@ class PlainDecoder:
     def close(self) -> None:
         """The target's caches hold each token whose successor was drawn; the drafter's follow.
 
-        Where no successor was allowed, the last token's pair stays open: nothing can close it.
+        What was in flight has been drained by then. Where no successor was allowed, the last
+        token's pair stays open: nothing can close it.
         """
-        self.drain()
         if self._known is not None:
             self._follower.settle(self._known)  # RND-15
 

@@ -12,6 +12,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from fixtures.following_drafter import FollowingDrafter
 from fixtures.hybrid import KINDS, WINDOW, HybridModel, hybrid_model, loaded_hybrid
 from fixtures.hybrid_reference import assert_holds, continued
 from fixtures.toy import GREEDY, ListSink
@@ -21,6 +22,7 @@ from forerun.engine.job import Job
 from forerun.prefix.captures import CaptureRule
 
 EOS = frozenset(range(4, 9))
+BROKE = "a layer broke"
 NEAR = 1e-4  # of two logits: the next token depends on the order of additions
 
 LAYOUTS = st.sampled_from(
@@ -75,14 +77,38 @@ class Replayed(HybridModel):
         return forward
 
 
+class Breaking(HybridModel):
+    """Breaks off in the midst of its layers, in the `breaks_in`-th forward from now; 0: never."""
+
+    breaks_in = 0
+    error: Exception
+
+    def forward(self, batch, caches):
+        self.breaks_in -= 1
+        if self.breaks_in:
+            return super().forward(batch, caches)
+        whole, self._layers = self._layers, [*self._layers[:2], self._broken, *self._layers[3:]]
+        try:
+            return super().forward(batch, caches)
+        finally:
+            self._layers = whole
+
+    def _broken(self, *_):
+        raise self.error
+
+
 @functools.cache
 def replayed(kinds):
     return Replayed(kinds, seed=0)
 
 
-def ask(loaded, step, prompt, sink=None):
-    sink = sink or ListSink(cancel_at=step.cancel_at)
-    generate(loaded, Job(tuple(prompt), EOS, GREEDY, step.budget, sink, sink.cancelled))
+def ask(loaded, step, prompt):
+    sink = ListSink(cancel_at=step.cancel_at)
+    try:
+        generate(loaded, Job(tuple(prompt), EOS, GREEDY, step.budget, sink, sink.cancelled))
+    except RuntimeError as error:
+        assert BROKE in str(error)
+        assert sink.error.status in (500, 503)
     return sink
 
 
@@ -101,7 +127,7 @@ class Conversations:
     model: HybridModel
     texts: list[list[int]] = field(default_factory=list)
 
-    def run(self, step, sink=None):
+    def run(self, step):
         prompt = list(step.tail)
         if step.base is not None and self.texts:
             prompt = [*self.texts[step.base % len(self.texts)][: step.shared], *prompt]
@@ -109,12 +135,14 @@ class Conversations:
         sequence, gap = continued(self.model, prompt, step.budget + 2)
         assume(gap > NEAR)
         expected = counted(prompt, sequence, step.budget)
-        sink = ask(self.loaded, step, prompt, sink)
+        sink = ask(self.loaded, step, prompt)
+        assert sink.tokens == expected[: len(sink.tokens)]
         if sink.error is None:
             assert sink.tokens == expected
+        elif isinstance(self.loaded.model, Breaking):
+            assert sink.error.status in (499, 500, 503)
         else:
             assert sink.error.status == 499
-            assert sink.tokens == expected[: len(sink.tokens)]
         assert_holds(self.loaded, self.model, sequence)
         self.texts.append([*prompt, *sink.tokens])
         return sink
@@ -140,3 +168,39 @@ def test_no_row_is_kept_past_the_next_forward(options, steps):
     conversations = Conversations(loaded_hybrid(replayed(KINDS), **options), hybrid_model(KINDS))
     for step in steps:
         conversations.run(step)
+
+
+@settings(max_examples=40)
+@given(
+    options=ENGINES,
+    steps=st.lists(st.tuples(STEPS, st.integers(0, 12)), min_size=2, max_size=5),
+    error=st.sampled_from([RuntimeError, torch.OutOfMemoryError]),
+    which=st.sampled_from(["target", "draft"]),
+)
+@torch.inference_mode()
+def test_after_an_error_anywhere_the_layers_hold_one_known_text(options, steps, error, which):
+    """05 REQ-3: a forward that breaks off leaves layers at different offsets (contract/model law
+    2); whatever was being written, the next answer is a cold one."""
+    model = Breaking(KINDS, seed=0)
+    model.error = error(BROKE)
+    conversations = Conversations(loaded_hybrid(model, **options), hybrid_model(KINDS))
+    for step, breaks_in in steps:
+        model.breaks_in = breaks_in if which == "target" else 0
+        drafter = conversations.loaded.drafter
+        if which == "draft" and drafter:
+            drafter.write = failing(drafter, breaks_in, model.error)
+        conversations.run(step)
+
+
+def failing(drafter, breaks_in, error):
+    """The drafter's way to its head, which breaks after the forward, so that it has written."""
+    calls = 0
+
+    def write(tokens, rows):
+        nonlocal calls
+        calls += 1
+        FollowingDrafter.write(drafter, tokens, rows)
+        if calls == breaks_in:
+            raise error
+
+    return write

@@ -18,6 +18,7 @@ from forerun.protocol.codec import decode
 from forerun.protocol.events import Done
 from forerun.protocol.requests import CompletionRequest
 from forerun.runner import app
+from forerun.runner import service as service_module
 from forerun.runner.app import make_app
 from forerun.runner.cache_report import beginning
 from forerun.runner.loading import load_here
@@ -104,6 +105,22 @@ def test_a_clear_forgets_stored_and_live(service):
     assert (memory.snapshots, memory.caches) == (0, 0)
     assert say(service, "anything SAY:y").cached_tokens == 0
     assert seen(service).freed_bytes == 0
+
+
+@pytest.mark.usefixtures("empty")
+def test_memory_goes_back_to_the_system_once_it_is_free(service, monkeypatch):
+    """05 LOD-6: after a clear, and not for a look."""
+    say(service, "something SAY:x")
+    prefix, seen_free = service.served.engine.prefix, []
+
+    def noted(device):
+        seen_free.append((device.type, prefix.snapshot_bytes, prefix.live_tokens))
+
+    monkeypatch.setattr(service_module, "release_freed", noted)
+    seen(service)
+    assert seen_free == []
+    seen(service, "DELETE")
+    assert seen_free == [("cpu", 0, 0)]
 
 
 def test_the_status_tells_what_is_stored(service):

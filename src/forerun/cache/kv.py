@@ -111,6 +111,14 @@ class KVCache(RowCache):
             return 0
         return sum(lone.size() for lone in (parent, child) if lone is not None)
 
+    def reissue(self, snapshot: Snapshot) -> Snapshot:
+        if snapshot.end > self._offset or not snapshot.size():
+            return snapshot
+        live = self._range(snapshot.start, snapshot.end)
+        assert live is not None, (snapshot.start, snapshot.end)
+        snapshot.close()
+        return live
+
     def _history(self, live: int) -> History:
         return History(self._rows.keys[:, :, :live], self._rows.values[:, :, :live], live)
 

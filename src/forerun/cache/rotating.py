@@ -110,6 +110,9 @@ class RotatingCache(RowCache):
     def merge_frees(self, parent: Snapshot | None, child: Snapshot | None) -> int:  # noqa: ARG002
         return 0 if parent is None else parent.size()
 
+    def reissue(self, snapshot: Snapshot) -> Snapshot:
+        return snapshot  # a state at an offset that live state has left behind
+
     def free(self) -> None:
         super().free()
         self._base = self._floor = 0

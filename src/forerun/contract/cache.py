@@ -101,6 +101,14 @@ class LayerCache(Protocol):
         """Bytes that `merge` of the two would free, less those that it would copy out (EVI-9)."""
         ...
 
+    def reissue(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot of the same tokens that owns no more than live state makes necessary.
+
+        The caller vouches that this cache now holds those tokens, and nothing else, up to its
+        offset. Takes ownership; what is returned may be `snapshot` itself.
+        """
+        ...
+
     def free(self) -> None:
         """Drop live state and schedule, offset 0. Lazy snapshots copy out first and stay valid."""
         ...

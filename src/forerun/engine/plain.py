@@ -74,10 +74,11 @@ class PlainDecoder:
         return run
 
     def _tell(self) -> None:
-        if self._known is not None and self._written is not None:
-            self._follower.committed([self._known], self._written, self._told)
+        token, forward, position = self._known, self._written, self._told
+        if token is not None and forward is not None:
+            self._known = self._written = None  # told once, even if the drafter fails over it
             self._told += 1
-            self._known = self._written = None
+            self._follower.committed([token], forward, position)
 
     def _step(self) -> "_Drawn":
         """Forward the current token and draw its successor, without waiting for either."""

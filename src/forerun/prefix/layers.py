@@ -90,6 +90,9 @@ class Layers:
     def split(self, layer: int, snapshot: Snapshot | None, at: int) -> Row:
         return list(self._caches[layer].split(snapshot, at))
 
+    def reissue(self, layer: int, snapshot: Snapshot) -> Snapshot:
+        return self._caches[layer].reissue(snapshot)
+
     def merge(self, parents: Row, children: Row) -> Row:
         return [
             cache.merge(parent, child)

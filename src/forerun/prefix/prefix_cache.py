@@ -207,6 +207,7 @@ class PrefixCache:
     def _switch(self, found: Match) -> int:
         """Bring the caches to what `found` names, as far as they get; the tokens they then hold."""
         *_, ancestor = (a for a, b in zip(self.path, found.path, strict=False) if a is b)
+        self.path = [self.root]  # all that is known of the layers until they have arrived
         self._layers.rewind_or_free(min(ancestor.end, found.matched))
         self._layers.page_in(found.path, found.matched)
         if self._layers.align(found.path):
@@ -247,14 +248,22 @@ class PrefixCache:
             self.path.pop()
 
     def _enforce(self, budget: int) -> None:
-        """Evict until the budget holds, or nothing is left that would free anything (EVI-1)."""
+        """Evict until the budget holds, or nothing is left that would free anything (EVI-1).
+
+        What costs nothing goes first: rows of the active path that a rewind had copied out and
+        that stand in the live buffers again.
+        """
         storage = self._storage
+        if storage.owned_bytes > budget:
+            for active in self.path:
+                storage.reissue(active)
         if storage.owned_bytes <= budget:
             return
         queue = EvictionQueue(storage.nodes())
-        while storage.owned_bytes > budget and (
-            node := queue.next(self.frontier, storage.join_frees)
-        ):
+        while storage.owned_bytes > budget:
+            node = queue.next(self.frontier, storage.join_frees)
+            if node is None:
+                return
             if node.children:
                 child = storage.join(node)
                 self.path = [kept for kept in self.path if kept is not child]

@@ -6,7 +6,7 @@ from functools import partial
 from forerun.contract.cache import Snapshot
 from forerun.prefix import trie
 from forerun.prefix.layers import Layers, Row, close_all
-from forerun.prefix.trie import Keys, Node
+from forerun.prefix.trie import Node
 
 
 class Storage:
@@ -25,33 +25,42 @@ class Storage:
         self.root = self._new_root(now)
 
     def attach(self, node: Node, row: Row) -> None:
-        """Store captures that end with `node`, where it lacks them (ATT-5)."""
-        for layer, capture in enumerate(row):
-            if capture is None:
-                continue
-            if node.snapshots[layer] is not None:
-                capture.close()
-                continue
-            before, rest = self._layers.split(layer, capture, node.start)
-            close_all([before])
-            self._hold(node, layer, rest)
+        """Store captures that end with `node`, where it lacks them (ATT-5). Takes them over."""
+        waiting = list(enumerate(row))
+        try:
+            while waiting:
+                layer, capture = waiting[0]
+                if capture is not None and node.snapshots[layer] is None:
+                    before, rest = self._layers.split(layer, capture, node.start)
+                    close_all([before])
+                    self._hold(node, layer, rest)
+                else:
+                    close_all([capture])
+                del waiting[0]
+        finally:
+            close_all([capture for _, capture in waiting])
 
     def page_out(self, node: Node) -> None:
         """Store what the layers hold of `node`, where it lacks that, now that they rest there."""
         for layer, snapshot in self._layers.snapshots(node):
             self._hold(node, layer, snapshot)
 
-    def grow(self, parent: Node, edge: Keys) -> Node:
-        return trie.grow(parent, edge)
-
     def cut(self, node: Node, at: int) -> Node:
-        """Split a node and what it holds after `at` keys of its edge; the upper half (ADV-2)."""
-        held = self._release(node)
+        """Split a node and what it holds after `at` keys of its edge; the upper half (ADV-2).
+
+        Where there is no memory for it, both halves hold less, and nothing that is not theirs.
+        """
+        waiting = list(enumerate(self._release(node)))
         upper = trie.cut(node, at)
-        for layer, snapshot in enumerate(held):
-            before, after = self._layers.split(layer, snapshot, upper.end)
-            self._hold(upper, layer, before)
-            self._hold(node, layer, after)
+        try:
+            while waiting:
+                layer, snapshot = waiting[0]
+                before, after = self._layers.split(layer, snapshot, upper.end)
+                self._hold(upper, layer, before)
+                self._hold(node, layer, after)
+                del waiting[0]
+        finally:
+            close_all([snapshot for _, snapshot in waiting])
         return upper
 
     def join(self, node: Node) -> Node:
@@ -64,6 +73,13 @@ class Storage:
 
     def join_frees(self, node: Node) -> int:
         return self._layers.merge_frees(node.snapshots, node.only_child.snapshots)
+
+    def reissue(self, node: Node) -> None:
+        """Let go of what a node of the active path owns and the live caches hold as well."""
+        if node.owned_bytes:
+            for layer, snapshot in enumerate(self._release(node)):
+                kept = None if snapshot is None else self._layers.reissue(layer, snapshot)
+                self._hold(node, layer, kept)
 
     def remove(self, leaf: Node) -> None:
         trie.drop(leaf)

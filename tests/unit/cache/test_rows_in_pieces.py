@@ -166,6 +166,36 @@ def test_each_byte_is_heard_once():
             part.close()
 
 
+def test_who_gave_a_snapshot_away_hears_no_more_of_it():
+    """ACC-2, CTR-4: merged and split alike, also where its new holder does not listen."""
+    cache, other = made(), made()
+    (a, b), (_, _, c, d) = parts(cache, 4, 8), parts(other, 4, 16)
+    for part in (a, b, c, d):
+        part.set_materialize_hook(lambda _: pytest.fail("heard"))
+    kept = cache.split(cache.merge(cache.merge(a, b), c), 2)
+    cache.merge(None, d)
+    cache.free()
+    other.free()
+    assert sum(part.size() for part in kept) == 12 * TINY.row_bytes
+
+
+@pytest.mark.parametrize("kind", ["lazy", "owned", "mixed"])
+def test_split_and_merged_again_it_restores_the_same(kind):
+    """R9, CMP-6, KV-13: wherever it is cut, again and again."""
+    cache = made()
+    whole = mixed(cache) if kind == "mixed" else joined(cache, parts(cache, 4, 12))
+    if kind == "owned":
+        cache.free()
+    size = whole.size()
+    for at in (*range(-1, 14), *range(11, 0, -3)):
+        before, after = cache.split(whole, at)
+        assert (before is None, after is None) == (at <= 0, at >= 12)
+        whole = cache.merge(before, after) if before and after else before or after
+        assert (whole.start, whole.end, whole.size()) == (0, 12, size)
+        assert cache.restore(whole, 12)
+        assert held(cache) == list(range(12))
+
+
 @pytest.mark.parametrize("copied", [0, 1, 2])
 def test_a_copy_out_that_fails_midway_loses_nothing(copied, monkeypatch):
     """ACC-1, KV-5, KV-9: what was copied is owned and heard, the rest stays lazy and known."""
@@ -200,6 +230,21 @@ def test_a_restore_that_fails_changes_nothing(monkeypatch):
     for snapshot, tokens in ((whole, list(range(12))), (other, before)):
         assert cache.restore(snapshot, snapshot.end)
         assert held(cache) == tokens
+
+
+def test_a_restore_that_breaks_off_leaves_what_came_before_it(monkeypatch):
+    """KV-11: the rows on their way are in doubt, so they are not held."""
+    cache, other = made(), made()
+    _, *foreign = parts(other, 4, 12)
+    write(cache, *range(6))
+    snapshot = cache.merge(*foreign)
+    with monkeypatch.context() as patch:
+        patch.setattr(Rows, "copy_from", no_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            cache.restore(snapshot, 12)
+    assert held(cache) == [0, 1, 2, 3]
+    assert cache.restore(snapshot, 12)
+    assert held(cache) == list(range(12))
 
 
 @pytest.mark.parametrize("copied", [0, 1])

@@ -199,6 +199,8 @@ def test_a_drafter_that_fails_fails_its_request_alone(look_ahead, call, count):
     sink = ListSink()
     with pytest.raises(ValueError, match="the drafter broke"):
         ask(loaded, PROMPT, 3, sink=sink)
+    positions = [position for position, _, _ in drafter.runs]
+    assert positions == sorted(set(positions))  # told once of each, even where it failed over it
     assert sink.calls.count("fail") == 1
     assert sink.error.status == 500
     assert drafter.closed == drafter.opened

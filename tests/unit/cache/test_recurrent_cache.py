@@ -159,6 +159,32 @@ def test_an_offset_due_now_is_captured_before_the_write():
     assert (taken.end, taken.state.delta.max()) == (2, 1)
 
 
+def test_an_offset_that_a_restore_arrived_at_is_captured_with_the_next_write():
+    """PND-3: both ends of a write count."""
+    cache, other = RecurrentCache(SHAPE), RecurrentCache(SHAPE)
+    put(other, 4, 1)
+    cache.get(1, torch.float32)
+    cache.prepare_snapshots([4, 6])
+    assert cache.restore(other.snapshot(0), 4)
+    assert cache.snapshot_splits(2) == []
+    put(cache, 2, 3)
+    first, second = cache.take_snapshots()
+    assert (first.start, first.end, first.state.delta.max()) == (0, 4, 1)
+    assert (second.start, second.end, second.state.delta.max()) == (4, 6, 3)
+
+
+def test_without_tokens_there_is_no_snapshot():
+    """REC-6: a state of zeros is none."""
+    cache = RecurrentCache(SHAPE)
+    assert cache.snapshot(0) is None
+    cache.get(1, torch.float32)
+    assert cache.snapshot(0) is None
+    put(cache, 4, 1)
+    taken = cache.snapshot(9)
+    assert (taken.start, taken.end) == (4, 4)
+    assert cache.snapshot(1).start == 1
+
+
 def test_a_schedule_is_drained_before_the_next():
     """PND-2, R8: an empty one too."""
     cache = RecurrentCache(SHAPE)
@@ -263,6 +289,8 @@ def test_bytes_are_those_held():
     assert cache.nbytes() == STATE_BYTES
     cache.put(replace(cache.begin_write(2).update, lengths=(0,)))
     assert cache.nbytes() == 2 * STATE_BYTES
+    cache.free()
+    assert cache.nbytes() == 0
 
 
 def test_closing_twice_or_using_what_is_closed_is_an_error():

@@ -4,6 +4,7 @@ faults B01, B03, B05, B07, B15, B17, A19, A21; 02 CAN, KEY; 05 PRE.
 Values are checked after each request: what the layers hold is what a cold run makes.
 """
 
+import dataclasses
 import itertools
 
 import pytest
@@ -16,6 +17,7 @@ from forerun.contract.drafter import DraftRequest
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.prefix.captures import CaptureRule
+from forerun.sampling.sampler import NoAllowedTokenError, Sampler
 
 LAYOUTS: list[tuple[Kind, ...]] = [KINDS, ("full", "full"), ("sliding", "full"), ("recurrent",)]
 EVERY = pytest.mark.parametrize(
@@ -202,3 +204,32 @@ def test_a_gap_in_what_a_chain_drafter_is_told_is_an_error():
     session.committed([1, 2], torch.zeros(2, 32), 0)
     with pytest.raises(AssertionError, match="reported from 3"):
         session.committed([4], torch.zeros(1, 32), 3)
+
+
+class Refusing(Sampler):
+    """Allows no token at one position, once, as a grammar that is at its end does."""
+
+    refuses_at: int | None = None
+
+    def sample(self, slots, logits, positions, allowed=None):
+        if positions == [self.refuses_at]:
+            self.refuses_at = None
+            raise NoAllowedTokenError(slots[0])
+        return super().sample(slots, logits, positions, allowed)
+
+
+@EVERY
+def test_a_last_token_without_a_successor_leaves_the_layers_level(kinds, keys, look_ahead):
+    """02 STR-4, 04 ORD-9: its pair stays open, so a drafter is one short of the target, which
+    goes back by one token; where it cannot, the live state is given up for what is stored."""
+    chat = Chat(kinds, keys, look_ahead)
+    facts = chat.model.facts
+    sampler = Refusing(vocab_size=facts.vocab_size, context_length=CONTEXT, device=facts.device)
+    sampler.refuses_at = len(FIRST) + 2
+    chat.loaded = dataclasses.replace(chat.loaded, sampler=sampler)
+    refused = chat.ask(FIRST)
+    assert isinstance(refused.error, NoAllowedTokenError)
+    assert len(refused.tokens) == 2
+    rewinds = not keys or "recurrent" not in kinds
+    assert chat.offset == (len(FIRST) + 2 - keys if rewinds else 0)
+    assert chat.ask([*FIRST, *refused.tokens]).figures.cached_tokens >= len(FIRST) - 4 - keys

@@ -75,7 +75,7 @@ def test_chunked_prefill_is_one_forward(family, prompt, chunk, look_ahead):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     requests=st.lists(
         st.tuples(

@@ -92,8 +92,9 @@ def test_texts_are_cut_to_the_terminal(width):
     assert all(line.endswith("…") for line in table[1:]) == (width < 130)
 
 
-def test_in_a_very_narrow_terminal_there_are_no_texts():
-    shown = picture("m", report(node(0, 0, 9, "hello")), width=50)
+@pytest.mark.parametrize("width", [20, 50, 64])
+def test_in_a_very_narrow_terminal_there_are_no_texts(width):
+    shown = picture("m", report(node(0, 0, 9, "hello")), width=width)
     assert "TEXT" not in shown
     assert "hello" not in shown
     assert "0-9" in shown

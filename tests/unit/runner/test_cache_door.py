@@ -46,7 +46,8 @@ def empty(service):
 
 @pytest.fixture
 def hold(service):
-    """Lets the device thread wait until it is set."""
+    """Lets the device thread, which has a conversation, wait until it is set."""
+    say(service, "words SAY:x")
     go_on = threading.Event()
     service._thread.submit(lambda: go_on.wait(20))
     yield go_on
@@ -96,6 +97,8 @@ def test_a_clear_forgets_stored_and_live(service):
     say(service, "something SAY:x")
     say(service, "anything SAY:y")
     held = seen(service)
+    service.refresh().result()
+    assert service.status().memory.snapshots == held.snapshots > 0
     assert say(service, "anything SAY:y").cached_tokens > 0
     report = seen(service, "DELETE")
     assert report.nodes == []
@@ -144,7 +147,6 @@ def test_a_busy_model_says_so_and_is_not_cleared_behind_its_back(service, hold, 
             "the model is answering; try again once it is done",
         )
     hold.set()
-    say(service, "words SAY:x")
     assert seen(service).nodes != []
 
 

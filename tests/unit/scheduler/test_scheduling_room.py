@@ -188,8 +188,6 @@ def test_what_a_resident_has_reported_is_not_counted_twice(scheduled):
         (Memory(weights=30_000_000, snapshots=30_000_000, device_total=30_000_000), False),
         # on top of the weights they are counted by the device, which shows them as used
         (Memory(weights=30_000_000, snapshots=9_000_000, device_total=39_000_000), True),
-        # figures of different moments may not add up
-        (Memory(weights=30_000_000, snapshots=90_000_000, device_total=30_000_000), False),
     ],
 )
 def test_snapshots_do_not_stand_for_what_a_resident_has_still_to_take(scheduled, memory, together):
@@ -202,6 +200,18 @@ def test_snapshots_do_not_stand_for_what_a_resident_has_still_to_take(scheduled,
 
     free = device(512 * MIB + 30_000_000)
     scheduled(story, runners=FakeRunners(memory=memory), devices=free)
+
+
+def test_figures_that_do_not_add_up_promise_no_more_than_the_need(scheduled):
+    """08 FIT-4: what is counted and what the system says are of different moments."""
+    runners = FakeRunners(memory=Memory(weights=3, snapshots=90_000_000, device_total=1000))
+
+    async def story(world):
+        await world.ask("a")
+        (runner,) = world.scheduler._residency
+        assert runner.promised == runner.place.need
+
+    scheduled(story, runners=runners)
 
 
 def test_beside_others_shared_memory_has_to_be_free_in_the_system_too(scheduled):

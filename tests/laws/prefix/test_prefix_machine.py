@@ -86,17 +86,18 @@ class Ending:
     layers: int = 0
 
 
+class Broken(Exception):
+    """A bug in the middle of a forward."""
+
+
+BREAKS = {"halted": BusyError, "broken": Broken, "out of memory": MemoryError}  # in a forward
 ENDINGS = st.one_of(
     st.just(Ending()),
     st.just(Ending()),
     st.builds(Ending, st.just("cancelled"), st.integers(0, 4)),
     st.builds(Ending, st.just("refused"), st.integers(0, 3)),
-    st.builds(Ending, st.sampled_from(["broken", "out of memory"]), *[st.integers(0, 4)] * 2),
+    st.builds(Ending, st.sampled_from(list(BREAKS)), *[st.integers(0, 4)] * 2),
 )
-
-
-class Broken(Exception):
-    """A bug in the middle of a forward."""
 
 
 class PrefixLaws(RuleBasedStateMachine):
@@ -182,18 +183,16 @@ class PrefixLaws(RuleBasedStateMachine):
             self.prefix.begin(prompt.tokens, prompt.media) as session,
         ):
             self.check_begun(session, prompt)
-            pending, captured = session.pending, 0
+            pending, self.reached = session.pending, None
             self.prefill(session, prompt, chunk, ending)
             session.attach()
             assert not session.pending
-            captured = len(tokens) - 1
+            self.reached = len(tokens) - 1
             self.decode(session, [*tokens, *reply], ending)
         keys = keys_of((*tokens, *session.outputs), self.look_ahead)
         if self.broken and ending.how == "out of memory":
             self.whole = False
-        if not self.broken:
-            captured = captured or self.rig.offset
-        self.record(keys, pending, captured, ended=not self.broken)
+        self.record(keys, pending, self.reached or 0, ended=not self.broken)
         self.asked.append(Prompt((*prompt.tokens, *session.outputs), prompt.media).until(LONGEST))
         self.check()
         if not self.broken:
@@ -207,6 +206,7 @@ class PrefixLaws(RuleBasedStateMachine):
         while position < last:
             if ending == Ending("cancelled", chunks):
                 self.rig.settle(tokens[: position + 1])
+                self.reached = position
                 raise CancelledError("the caller left")
             end = min(position + chunk, last)
             cut = prompt.cut_at(end)
@@ -224,11 +224,13 @@ class PrefixLaws(RuleBasedStateMachine):
             self.rig.settle(sequence[: end + 1])
 
     def forward(self, sequence: Sequence[int], ending: Ending) -> None:
-        if ending.how in ("broken", "out of memory") and self.forwards == ending.after:
+        if ending.how in BREAKS and self.forwards == ending.after:
             self.broken = True
             for target in self.rig.targets[: ending.layers]:
                 target.feed(sequence[target.cache.offset :])
-            raise Broken if ending.how == "broken" else MemoryError
+            if ending.how == "halted" and self.reached is None:
+                self.reached = min(layer.cache.offset for layer in self.layers)
+            raise BREAKS[ending.how]("broke off")
         self.forwards += 1
         self.rig.forward(sequence)
 

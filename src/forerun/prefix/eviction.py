@@ -42,6 +42,26 @@ class EvictionQueue:
             heapq.heappush(self._waiting, (_order(node), next(self._numbers), node))
 
 
+def in_the_way(nodes: Iterable[Node], frontier: Node) -> Node | None:
+    """The first leaf to go of those that own nothing and keep an ancestor from being evicted.
+
+    Such leaves are left behind by a conversation whose rows were overwritten but for the last.
+    """
+    leaves = [
+        n for n in nodes if not n.children and n is not frontier and _keeps_bytes(n, frontier)
+    ]
+    return min(leaves, key=_order, default=None)
+
+
+def _keeps_bytes(node: Node, frontier: Node) -> bool:
+    above = node.parent
+    while above is not None:
+        if above.owned_bytes and above is not frontier:
+            return True
+        above = above.parent
+    return False
+
+
 def _order(node: Node) -> Order:
     return node.last_used, -node.end, -node.owned_bytes
 

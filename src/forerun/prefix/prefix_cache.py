@@ -16,7 +16,7 @@ from forerun.base.units import GIB
 from forerun.contract.cache import LayerCache
 from forerun.prefix import trie
 from forerun.prefix.captures import CaptureRule, PendingCapture, planned, resume_point
-from forerun.prefix.eviction import EvictionQueue
+from forerun.prefix.eviction import EvictionQueue, in_the_way
 from forerun.prefix.facts import NodeFacts, Viewpoint
 from forerun.prefix.keys import LookAhead, MediaRange, effective_tokens, keys_of
 from forerun.prefix.layers import Layers, close_all
@@ -262,6 +262,7 @@ class PrefixCache:
         queue = EvictionQueue(storage.nodes())
         while storage.owned_bytes > budget:
             node = queue.next(self.frontier, storage.join_frees)
+            node = node or in_the_way(storage.nodes(), self.frontier)
             if node is None:
                 return
             if node.children:

@@ -192,7 +192,7 @@ class PrefixLaws(RuleBasedStateMachine):
         keys = keys_of((*tokens, *session.outputs), self.look_ahead)
         if self.broken and ending.how == "out of memory":
             self.whole = False
-        self.record(keys, pending, self.reached or 0, ended=not self.broken)
+        self.record(keys, session, pending, ended=not self.broken)
         self.asked.append(Prompt((*prompt.tokens, *session.outputs), prompt.media).until(LONGEST))
         self.check()
         if not self.broken:
@@ -274,11 +274,11 @@ class PrefixLaws(RuleBasedStateMachine):
         return tuple(PendingCapture(at, offsets[at]) for at in sorted(offsets))
 
     def record(
-        self, keys: Keys, pending: Sequence[PendingCapture], captured: int, *, ended: bool
+        self, keys: Keys, session: Session, pending: Sequence[PendingCapture], *, ended: bool
     ) -> None:
-        """What the request left behind, of the captures those up to `captured`."""
+        """What the request left behind: of a broken one, only what was attached before."""
         self.live = keys[: self.rig.offset]
-        reached = [p for p in pending if p.offset <= captured]
+        reached = [p for p in pending if p.offset <= (self.reached or 0)]
         for capture in reached:
             point = keys[: capture.offset]
             if capture.user:
@@ -288,7 +288,7 @@ class PrefixLaws(RuleBasedStateMachine):
         self.held += [keys[: capture.offset] for capture in reached] + [self.live]
         longest = max(self.held[-len(reached) - 1 :], key=len)
         self.ends = {end for end in self.ends if not _begins(end, longest)}
-        if ended and self.live:
+        if ended and len(self.live) > max([session.cached, *(p.offset for p in reached)]):
             self.ends.add(self.live)
 
     def parts_at(self, point: Keys, keys: Keys) -> bool:

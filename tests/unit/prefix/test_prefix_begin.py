@@ -9,7 +9,10 @@ from fixtures.checked_rig import CASES, NEVER, REWINDING, STUBBORN, CheckedRig, 
 from fixtures.layer_kinds import CONTEXT, CPU, RecurrentLayer, Rig, RowLayer
 from forerun.cache.kv import KVCache
 from forerun.cache.rows import RowShape
+from forerun.prefix import trie
+from forerun.prefix.layers import Layers
 from forerun.prefix.prefix_cache import PrefixCache
+from forerun.prefix.storage import Storage
 
 PROMPT = list(range(100, 147))
 OTHER = list(range(300, 320))
@@ -121,6 +124,28 @@ def test_pages_come_in_from_the_root(layout, look_ahead):
     assert back.matched == back.cached == 43
 
 
+def paged(layer):
+    """The snapshots that a layer is asked to restore from now on."""
+    asked, restore = [], layer.cache.restore
+    layer.cache.restore = lambda snapshot, target: (
+        asked.append(snapshot) if snapshot is not None else None,
+        restore(snapshot, target),
+    )[1]
+    return asked
+
+
+@each(CASES)
+def test_a_layer_that_is_there_already_takes_no_page(layout, look_ahead):
+    """SWI-3: a turn that goes on where the last one ended moves nothing."""
+    rig = CheckedRig(layout, look_ahead)
+    rig.run(PROMPT, [200, 201])
+    rig.run(range(300, 360))
+    rig.run([*PROMPT, 200, 201, 5, 6])  # from owned pages
+    asked = [paged(layer) for layer in (*rig.targets, *rig.drafts)]
+    assert rig.run([*PROMPT, 200, 201, 5, 6, 7, 8]).cached == 50
+    assert not any(asked)
+
+
 class Brittle(KVCache):
     """A layer that refuses every snapshot of another buffer."""
 
@@ -141,9 +166,10 @@ def test_the_first_refused_page_ends_page_in():
     with prefix.begin(OTHER):
         for layer in (fed, after):
             layer.feed(OTHER[:19])
+    asked = paged(after)
     with prefix.begin(PROMPT) as session:
-        assert session.cached == 0
-        assert after.cache.offset == 0
+        assert session.cached == after.cache.offset == 0
+        assert asked == []
 
 
 @each(STUBBORN)
@@ -154,6 +180,35 @@ def test_a_whole_state_is_taken_only_from_a_node_that_the_match_covers(layout, l
     found = rig.run([*PROMPT[:23], 1, 2, 3])
     assert found.matched == 23 - look_ahead
     assert found.cached == 16 - look_ahead
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+def test_a_window_goes_back_to_where_a_state_is(look_ahead):
+    """SWI-5: further than it rewinds, from what the checkpoint's node holds of it."""
+    rig = CheckedRig(["kv", "sliding", "recurrent"], look_ahead)
+    rig.run(PROMPT, range(200, 210))
+    found = rig.run([*PROMPT, *range(200, 208 + look_ahead), 1, 2])
+    assert found.matched == 55
+    assert found.cached == 43 - look_ahead
+
+
+def test_where_a_checkpoint_lacks_a_layer_the_one_before_it_serves_all():
+    """SWI-5: both nodes hold the recurrent state, only the first the window's."""
+    slots = RowLayer("kv"), RowLayer("sliding"), RecurrentLayer()
+    layers = Layers([slot.cache for slot in slots])
+    store, path = Storage(layers, 0.0), []
+    path.append(store.root)
+    for end in (8, 16, 24):
+        for slot in slots:
+            slot.feed(PROMPT[end - 8 : end])
+        path.append(trie.grow(path[-1], tuple(PROMPT[end - 8 : end])))
+        store.page_out(path[-1])
+    _, _, second, _ = path
+    second.snapshots[1].close()
+    second.snapshots[1] = None
+    assert slots[2].cache.restore(second.snapshots[2], 16)
+    assert layers.align(path)
+    assert all(slot.holds(PROMPT[:8]) for slot in slots)
 
 
 def test_layers_that_cannot_be_levelled_are_emptied_with_a_warning(lines):

@@ -192,6 +192,19 @@ def test_copies_of_rows_that_are_live_again_go_first(layout, look_ahead):
     assert back.matched == back.cached == 59
 
 
+@each(CASES)
+def test_lazy_rows_of_a_conversation_that_was_left_protect_nothing(layout, look_ahead):
+    """EVI-1: they stand in the live buffers, beyond a shorter conversation, and own no byte."""
+    rig = CheckedRig(layout, look_ahead, budget_bytes=0)
+    rig.run(PROMPT, [200, 201])
+    rig.run([*PROMPT, 200, 201, *range(300, 310)])
+    rig.run([*PROMPT[:5], 1, 2, 3])
+    frontier = rig.prefix.path[-1]
+    assert [node for node in rig.nodes if node.owned_bytes and node is not frontier] == []
+    if layout == "kv":
+        assert rig.prefix.snapshot_bytes == 0
+
+
 @each(STUBBORN)
 def test_a_lost_checkpoint_is_made_up_for_from_an_earlier_one(layout, look_ahead):
     """EVI-5: at worst from the beginning; never wrongly (the rig compares what is restored)."""

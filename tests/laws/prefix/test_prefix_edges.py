@@ -3,7 +3,13 @@
 import pytest
 
 from fixtures.layer_kinds import Rig
-from fixtures.prefix_invariants import below, check, check_contents, check_live
+from fixtures.prefix_invariants import (
+    below,
+    check,
+    check_contents,
+    check_live,
+    check_within_budget,
+)
 from forerun.prefix.captures import CaptureRule
 
 NEVER = CaptureRule(interval=1000, before_end=1000)
@@ -54,3 +60,15 @@ def test_a_border_that_eviction_left_without_a_branch_is_joined_when_it_is_passe
     assert rig.run([*shared, 30, 31, 40, 41]).cached == 10
     assert sorted(node.end for node in below(rig.prefix.root)) == [0, 12, 13, 13]
     check(rig.prefix, rig.caches)
+
+
+def test_what_a_broken_request_makes_the_layers_copy_out_is_within_the_budget():
+    """EVI-1, 05 REQ-3: layers that cannot go back are emptied, which saves the live path."""
+    rig = Rig("recurrent", 0, captures=NEVER, budget_bytes=0)
+    rig.run(range(20))
+    with pytest.raises(RuntimeError), rig.prefix.begin(range(30)):
+        rig.forward(range(25))
+        raise RuntimeError("broke")
+    assert rig.offset == rig.prefix.snapshot_bytes == 0
+    check(rig.prefix, rig.caches)
+    check_within_budget(rig.prefix, rig.caches)

@@ -44,17 +44,16 @@ class Layers:
                 if not cache.restore(snapshot, target):
                     return
 
-    def align(self, path: Sequence[Node]) -> bool:
-        """Bring all layers to the highest offset that all of them reach, as far as known.
+    def align(self, path: Sequence[Node], most: int) -> None:
+        """Bring all layers to the highest offset that all of them reach, `most` at the most.
 
-        That is the lowest of theirs or, where a layer cannot go back to it, the end of an earlier
-        node of `path` whose snapshots can take it there. False: they are at different offsets.
+        That is `most` itself, or the end of a node of `path` whose snapshots take there what cannot
+        go back to it by itself. To hold nothing, as before the path's root, is always possible.
         """
-        common = self.offset
-        for target in [common, *(node.end for node in reversed(path) if node.end < common)]:
+        targets = [most, *(node.end for node in reversed(path) if node.end < most)]
+        for target in targets:
             if all(self._reach(layer, target, path) for layer in range(len(self))):
-                return True
-        return False
+                return
 
     def level(self, target: int) -> bool:
         """Whether all layers now hold `target` tokens, from live state alone."""
@@ -108,6 +107,9 @@ class Layers:
     def _reach(self, layer: int, target: int, path: Sequence[Node]) -> bool:
         cache = self._caches[layer]
         if cache.restore(None, target):
+            return True
+        if target == 0:
+            cache.free()
             return True
         held = (node.snapshots[layer] for node in path if node.end == target)
         return any(cache.restore(snapshot, target) for snapshot in held if snapshot is not None)

@@ -7,10 +7,10 @@ store what they made. A budget bounds what is stored, not the live buffers.
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import torch
 
+from forerun.base.errors import one_line
 from forerun.base.logs import logger
 from forerun.base.units import GIB
 from forerun.contract.cache import LayerCache
@@ -105,7 +105,7 @@ class PrefixCache:
         resume = resume_point(min(matched, len(tokens) - 1), media)  # BEG-2, BEG-3
         if resume < matched:
             found = trie.match(self.root, keys[:resume])
-        cached = self._switch_or_forget(found)
+        cached = self._switch_or_forget(found, media)
         self._schedule(len(tokens), cached, resume, media)
         log.debug(
             "%s total=%d matched=%d cached=%d left=%d",
@@ -132,6 +132,9 @@ class PrefixCache:
                 self._storage.attach(self.frontier, row)
                 self.frontier.last_used = self._clock()
                 self._compact()
+        except BaseException:
+            self._drop_frontier()  # which may hold state of one layer and no rows of another
+            raise
         finally:
             for _, row in waiting:
                 close_all(row)
@@ -159,15 +162,16 @@ class PrefixCache:
         What is stored stays, unless memory is what was lacking. Raises nothing that `error` may
         have led to: that one is what the caller has to hear of.
         """
-        with suppress(RuntimeError, MemoryError):  # a lost device, or no memory even for this
+        try:
             self._pending = ()
             for row in self._layers.take():
                 close_all(row)
             if isinstance(error, torch.OutOfMemoryError | MemoryError):
                 self._enforce(0)
             self._back_to_frontier()
-            return
-        self.clear()
+        except Exception as another:  # noqa: BLE001 - a lost device, or no memory even for this
+            log.warning("all conversations are forgotten, after an error: %s", one_line(another))
+            self.clear()
 
     def clear(self) -> None:
         """Forget everything, stored and live."""
@@ -192,10 +196,10 @@ class PrefixCache:
         )
         self._layers.prepare([capture.offset for capture in self._pending])
 
-    def _switch_or_forget(self, found: Match) -> int:
+    def _switch_or_forget(self, found: Match, media: Sequence[MediaRange]) -> int:
         """A request need not fail because there was no memory to keep another one's state."""
         try:
-            return self._switch(found)
+            return self._switch(found, media)
         except (torch.OutOfMemoryError, MemoryError):
             log.warning("out of memory for stored conversations; all of them are forgotten")
             self.clear()
@@ -204,17 +208,16 @@ class PrefixCache:
             self.recover(error)
             raise
 
-    def _switch(self, found: Match) -> int:
+    def _switch(self, found: Match, media: Sequence[MediaRange]) -> int:
         """Bring the caches to what `found` names, as far as they get; the tokens they then hold."""
         *_, ancestor = (a for a, b in zip(self.path, found.path, strict=False) if a is b)
         self.path = [self.root]  # all that is known of the layers until they have arrived
         self._layers.rewind_or_free(min(ancestor.end, found.matched))
         self._layers.page_in(found.path, found.matched)
-        if self._layers.align(found.path):
-            self._follow(found.path)
-        else:
-            log.warning("layers cannot be brought to one offset; the prompt is evaluated anew")
-            self._empty()
+        self._layers.align(found.path, self._layers.offset)
+        while (resume := resume_point(self._layers.offset, media)) < self._layers.offset:
+            self._layers.align(found.path, resume)
+        self._follow(found.path)
         self.frontier.last_used = self._clock()
         self._enforce(self._budget)
         return self._layers.offset
@@ -272,6 +275,10 @@ class PrefixCache:
             else:
                 storage.remove(node)
             queue.changed(node.parent)
+
+    def _drop_frontier(self) -> None:
+        if self.frontier is not self.root and not self.frontier.children:
+            self._storage.remove(self.path.pop())
 
     def _back_to_frontier(self) -> None:
         if not self._layers.level(self.frontier.end):

@@ -207,11 +207,11 @@ def test_where_a_checkpoint_lacks_a_layer_the_one_before_it_serves_all():
     second.snapshots[1].close()
     second.snapshots[1] = None
     assert slots[2].cache.restore(second.snapshots[2], 16)
-    assert layers.align(path)
+    layers.align(path, layers.offset)
     assert all(slot.holds(PROMPT[:8]) for slot in slots)
 
 
-def test_layers_that_cannot_be_levelled_are_emptied_with_a_warning(lines):
+def test_layers_that_cannot_be_levelled_are_emptied():
     """SWI-5: they never rest at different offsets. No real pair of layers comes to this."""
     recurrent = RecurrentLayer()
     rows = RowLayer("kv")
@@ -227,9 +227,18 @@ def test_layers_that_cannot_be_levelled_are_emptied_with_a_warning(lines):
     for tokens in (PROMPT, OTHER):
         assert request(tokens) == 0
     assert request([*PROMPT[:46], 1, 2]) == 0
-    assert any("one offset" in line for line in lines())
     assert recurrent.holds([*PROMPT[:46], 1])
     assert rows.holds([*PROMPT[:46], 1])
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+def test_a_window_without_a_checkpoint_to_go_back_to_is_emptied_in_silence(look_ahead):
+    """SWI-5: to hold nothing is an offset that every layer reaches."""
+    rig = CheckedRig(["kv", "sliding", "recurrent"], look_ahead, captures=NEVER)
+    rig.run(PROMPT, range(200, 210))
+    found = rig.run([*PROMPT, *range(200, 208 + look_ahead), 1, 2])
+    assert (found.matched, found.cached) == (55, 0)
+    assert [it.offset for it in found.pending] == [55]
 
 
 @each(CASES)

@@ -354,6 +354,23 @@ def test_a_cut_for_which_there_is_no_memory_forgets_and_leaks_nothing(monkeypatc
     rig.run(PROMPT)
 
 
+@each(STUBBORN)
+def test_captures_that_cannot_be_stored_are_closed(monkeypatch, layout, look_ahead):
+    """ATT-2, CTR-3: all of them, the one in hand included."""
+    rig = CheckedRig(layout, look_ahead)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(MemoryError),
+        rig.prefix.begin(PROMPT) as session,
+    ):
+        rig.forward(PROMPT[:46])
+        rig.settle(PROMPT)
+        patch.setattr(rig.targets[1].cache, "split", failing(MemoryError("no room")))
+        session.attach()
+    rig.check_drained()
+    rig.run(PROMPT, [200])  # after which `check` finds whatever is still open
+
+
 def test_a_switch_that_breaks_off_is_heard_of_and_leaves_layers_level(monkeypatch):
     """STR-4: the path ends where the layers stand, whatever went wrong on the way."""
     rig = CheckedRig("hybrid", 1)

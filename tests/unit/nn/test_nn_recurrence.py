@@ -1,6 +1,5 @@
 """A gated-delta layer's recurrence: against its definition, and however a sequence is cut up."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,86 +7,21 @@ import torch
 from torch.nn import functional
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
-from forerun.cache.recurrent import RecurrentCache, StateShape
-from forerun.contract.batch import Batch
-from forerun.contract.recurrence import (
-    RecurrentInputs,
-    RecurrentState,
-    RecurrentUpdate,
-    RecurrentWrite,
+from fixtures.delta_layer import (
+    CHANNELS,
+    HEADS,
+    TAPS,
+    cache_of,
+    copied,
+    cut,
+    drawn,
+    equal,
+    layer,
+    run,
+    state,
 )
 from forerun.nn import recurrence
 from forerun.nn.recurrence import DeltaHeads, GatedDelta
-
-CPU = torch.device("cpu")
-HEADS = DeltaHeads(key_heads=2, value_heads=6, key_dim=5, value_dim=7)
-CHANNELS = 2 * 2 * 5 + 6 * 7
-TAPS = 4
-
-
-def layer(*, heads=HEADS, bias=True, index=0):
-    seeded = torch.Generator().manual_seed(1)
-    channels = sum(heads.widths)
-    weight = torch.randn(channels, TAPS, generator=seeded)
-    return GatedDelta(
-        index, weight, torch.randn(channels, generator=seeded) if bias else None, heads
-    )
-
-
-def cache_of(dtype=torch.float32, *, heads=HEADS, batch=1):
-    shape = StateShape(
-        TAPS - 1,
-        sum(heads.widths),
-        heads.value_heads,
-        heads.value_dim,
-        heads.key_dim,
-        CPU,
-        batch,
-    )
-    cache = RecurrentCache(shape)
-    cache.get(batch, dtype)
-    return cache
-
-
-def drawn(length, dtype=torch.float32, *, heads=HEADS, batch=1, seed=0):
-    """Rows, decays and betas of a sequence."""
-    seeded = torch.Generator().manual_seed(seed)
-    rows = torch.randn(batch, length, sum(heads.widths), generator=seeded).to(dtype)
-    decay = 0.9 + 0.1 * torch.rand(batch, length, heads.value_heads, generator=seeded)
-    return rows, decay, torch.rand(batch, length, heads.value_heads, generator=seeded)
-
-
-def cut(given, start, end):
-    return tuple(part[:, start:end].clone() for part in given)
-
-
-def batch_of(given, start=0, lengths=None, **others):
-    rows, width = given[0].shape[:2]
-    lengths = lengths or (width,) * rows
-    return Batch(
-        input_ids=torch.zeros(rows, width, dtype=torch.int64),
-        starts=(start,) * rows,
-        lengths=lengths,
-        start_offsets=torch.full((rows,), start),
-        valid_lengths=torch.tensor(lengths),
-        **others,
-    )
-
-
-def run(recur, given, cache, *, start=0, lengths=None, **others):
-    return recur(*given, batch_of(given, start, lengths, **others), cache=cache)
-
-
-def state(cache, dtype=torch.float32, rows=1):
-    return cache.get(rows, dtype)
-
-
-def equal(a, b):
-    return torch.equal(a.conv, b.conv) and torch.equal(a.delta, b.delta)
-
-
-def copied(held):
-    return RecurrentState(held.conv.clone(), held.delta.clone())
 
 
 def definition(recur, given):
@@ -276,106 +210,6 @@ def test_no_tokens_change_nothing():
     assert run(recur, drawn(0), cache, start=5).shape == (1, 0, 6, 7)
     assert cache.offset == 5
     assert equal(state(cache), before)
-
-
-@pytest.mark.parametrize("kernel", ["causal_conv", "gated_delta"])
-def test_a_forward_that_fails_leaves_the_cache_as_it_was(kernel, monkeypatch):
-    """WRT-2, REQ-3"""
-
-    def fails(*_, **__):
-        raise torch.OutOfMemoryError("no memory for the rows")
-
-    recur, cache, fresh = layer(), cache_of(), cache_of()
-    run(recur, drawn(5), cache)
-    run(recur, drawn(5), fresh)
-    cache.prepare_snapshots([7, 9])
-    with monkeypatch.context() as patch:
-        patch.setattr(recurrence, kernel, fails)
-        with pytest.raises(torch.OutOfMemoryError):
-            run(recur, drawn(4), cache, start=5)
-    assert cache.offset == 5
-    assert equal(state(cache), state(fresh))
-    run(recur, drawn(4), cache, start=5)
-    run(recur, drawn(4), fresh, start=5)
-    assert equal(state(cache), state(fresh))
-    assert [s.end for s in cache.take_snapshots()] == [7, 9]
-
-
-def driven(cache, index, width):
-    """What a driver puts into a batch for the layer at `index`."""
-    write = cache.begin_write(width)
-    return write, (None,) * index + (write,)
-
-
-@pytest.mark.parametrize("length", [6, 40])
-def test_a_write_begun_by_somebody_else(length):
-    """WRT-6, REC-4: the layer fills the tensors it is given; only the driver's `put` writes."""
-    recur, cache, fresh = layer(index=2), cache_of(), cache_of()
-    for each in (cache, fresh):
-        run(recur, drawn(5), each)
-        each.prepare_snapshots([6, 8, 5 + length])
-    before, given = copied(state(cache)), drawn(length, seed=3)
-    write, writes = driven(cache, 2, length)
-    outputs = run(recur, given, cache, start=5, writes=writes)
-    assert equal(write.before, before)
-    cache.put(write.update)
-    assert torch.equal(outputs, run(recur, given, fresh, start=5))
-    assert (cache.offset, fresh.offset) == (5 + length, 5 + length)
-    assert equal(state(cache), state(fresh))
-    for taken, want in zip(cache.take_snapshots(), fresh.take_snapshots(), strict=True):
-        assert (taken.start, taken.end) == (want.start, want.end)
-        assert equal(taken.state, want.state)
-
-
-def test_a_driver_takes_a_failed_forward_back():
-    """WRT-2: by a `put` of no tokens."""
-    recur, cache = layer(), cache_of()
-    run(recur, drawn(5), cache)
-    before = copied(state(cache))
-    write, writes = driven(cache, 0, 3)
-    with pytest.raises(AssertionError, match="layer 1"):
-        run(layer(index=1), drawn(3), cache, start=5, writes=(*writes, None))
-    run(recur, drawn(3), cache, start=5, writes=writes)
-    cache.put(replace(write.update, lengths=(0,)))
-    assert cache.offset == 5
-    assert equal(state(cache), before)
-
-
-def test_the_state_after_may_go_where_the_one_before_was():
-    """`RecurrentWrite`: a driver may want a step in place."""
-    recur, given, cache = layer(), drawn(3, seed=3), cache_of()
-    run(recur, drawn(5), cache)
-    live = copied(state(cache))
-    write = RecurrentWrite(live, (), RecurrentUpdate(live, (3,)))
-    outputs = run(recur, given, cache, start=5, writes=(write,))
-    assert torch.equal(outputs, run(recur, given, cache, start=5))
-    assert equal(live, state(cache))
-
-
-@pytest.mark.parametrize("length", [6, 40])
-def test_a_driver_may_take_the_inputs_instead_of_states(length):
-    """REC-5, WID-4: a cache that replays them captures the same states to the last bit."""
-    recur, cache, fresh = layer(), cache_of(), cache_of()
-    for each in (cache, fresh):
-        run(recur, drawn(5), each)
-        each.prepare_snapshots([6, 8])
-    inputs = RecurrentInputs(
-        torch.empty(1, length, CHANNELS),
-        torch.empty(1, length, 2, 5),
-        torch.empty(1, length, 6, 7),
-        torch.empty(1, length, 6),
-        torch.empty(1, length, 6),
-    )
-    given, splits = drawn(length, seed=3), tuple(cache.snapshot_splits(length))
-    end = copied(state(cache))
-    update = RecurrentUpdate(end, (length,), inputs=inputs)
-    write = RecurrentWrite(copied(state(cache)), splits, update)
-    run(recur, given, cache, start=5, writes=(write,))
-    cache.put(update)
-    run(recur, given, fresh, start=5)
-    assert equal(state(cache), state(fresh))
-    for taken, want in zip(cache.take_snapshots(), fresh.take_snapshots(), strict=True):
-        assert equal(taken.state, want.state)
 
 
 def test_a_long_sequence_of_bfloat16_activations_does_not_drift():

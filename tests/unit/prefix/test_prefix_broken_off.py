@@ -1,0 +1,137 @@
+"""What is left where a request, a switch or an attach breaks off: nothing half done, no leak."""
+
+import pytest
+import torch
+
+from fixtures.checked_rig import CASES, NEVER, STUBBORN, CheckedRig, each
+
+PROMPT = list(range(100, 147))
+OTHER = list(range(300, 320))
+
+
+@each(CASES)
+def test_an_error_leaves_what_was_stored_and_nothing_of_its_own(layout, look_ahead):
+    """contract/model law 2: after a broken forward nobody knows what the layers hold."""
+    rig = CheckedRig(layout, look_ahead)
+    rig.run(PROMPT, [200, 201])
+    with pytest.raises(ZeroDivisionError), rig.prefix.begin([*PROMPT, 200, 201, *OTHER]):
+        rig.forward([*PROMPT, 200, 201, 1, 2])
+        raise ZeroDivisionError
+    rig.check()
+    assert rig.found([*PROMPT, 200, 201, *OTHER]) == 48
+    rig.run([*PROMPT, 200, 201, *OTHER])
+
+
+OUT_OF_MEMORY = pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+
+
+@OUT_OF_MEMORY
+def test_an_error_for_want_of_memory_gives_back_what_is_stored(error):
+    """All but the path that is live."""
+    rig = CheckedRig("hybrid", 1)
+    rig.run(PROMPT, [200, 201])
+    with pytest.raises(error), rig.prefix.begin(OTHER):
+        rig.forward(OTHER[:10])
+        raise error
+    assert rig.prefix.snapshot_bytes == 0
+    rig.check()
+    rig.run(PROMPT)
+
+
+def failing(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+def failing_once(error, then):
+    errors = [error]
+
+    def fail(*arguments):
+        if errors:
+            raise errors.pop()
+        return then(*arguments)
+
+    return fail
+
+
+@OUT_OF_MEMORY
+def test_want_of_memory_for_a_stored_conversation_costs_that_and_not_the_request(
+    monkeypatch, error
+):
+    """A switch copies out what it leaves; where it cannot, all that is stored is forgotten."""
+    rig = CheckedRig("hybrid", 1)
+    rig.run(PROMPT, [200, 201])
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.targets[2].cache, "restore", failing(error("no room")))
+        session = rig.prefix.begin(OTHER)
+    with session:
+        assert session.cached == rig.offset == rig.prefix.snapshot_bytes == 0
+        rig.forward(OTHER[:19])
+        rig.settle(OTHER)
+    rig.check()
+    assert rig.run(PROMPT).matched == 0
+
+
+@OUT_OF_MEMORY
+def test_a_cut_for_which_there_is_no_memory_forgets_and_leaks_nothing(monkeypatch, error):
+    """SWI-8: halves of owned rows are copies."""
+    rig = CheckedRig("kv", 1, captures=NEVER)
+    rig.run(PROMPT, [200, 201])
+    rig.run(range(300, 360))
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.targets[1].cache, "split", failing(error("no room")))
+        session = rig.prefix.begin([*PROMPT[:20], 1, 2])
+    with session:
+        assert session.cached == rig.offset == rig.prefix.snapshot_bytes == 0
+    rig.check()
+    rig.run(PROMPT)
+
+
+@each(STUBBORN)
+def test_captures_that_cannot_be_stored_are_closed(monkeypatch, layout, look_ahead):
+    """ATT-2, CTR-3: all of them, the one in hand included."""
+    rig = CheckedRig(layout, look_ahead)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(MemoryError),
+        rig.prefix.begin(PROMPT) as session,
+    ):
+        rig.forward(PROMPT[:46])
+        rig.settle(PROMPT)
+        patch.setattr(rig.targets[1].cache, "split", failing(MemoryError("no room")))
+        session.attach()
+    rig.check_drained()
+    rig.run(PROMPT, [200])  # after which `check` finds whatever is still open
+
+
+def test_a_switch_that_breaks_off_is_heard_of_and_leaves_layers_level(monkeypatch):
+    """STR-4: the path ends where the layers stand, whatever went wrong on the way."""
+    rig = CheckedRig("hybrid", 1)
+    rig.run(PROMPT, [200, 201])
+    rig.run(OTHER)
+    with monkeypatch.context() as patch:
+        cache = rig.targets[2].cache
+        broken = failing_once(ZeroDivisionError("broken"), cache.restore)
+        patch.setattr(cache, "restore", broken)
+        with pytest.raises(ZeroDivisionError):
+            rig.prefix.begin(PROMPT)
+    rig.check()
+    rig.run([*PROMPT, 200, 201, 5])
+
+
+def test_a_lost_device_does_not_hide_the_error_that_told_of_it(monkeypatch):
+    """Nothing can be restored on it: all is forgotten."""
+    rig = CheckedRig("hybrid", 1)
+    rig.run(PROMPT, [200, 201])
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(ZeroDivisionError),
+        rig.prefix.begin([*PROMPT, 200, 201, *OTHER]),
+    ):
+        patch.setattr(rig.targets[2].cache, "restore", failing(RuntimeError("lost")))
+        raise ZeroDivisionError
+    rig.check()
+    assert len(rig.prefix.nodes()) == 1
+    rig.run(PROMPT)

@@ -1,9 +1,13 @@
 """What is left where a request, a switch or an attach breaks off: nothing half done, no leak."""
 
+import itertools
+
 import pytest
 import torch
 
-from fixtures.checked_rig import CASES, NEVER, STUBBORN, CheckedRig, each
+from fixtures.checked_rig import CASES, NEVER, REWINDING, STUBBORN, CheckedRig, each
+from fixtures.prefix_invariants import check_leaks
+from forerun.cache.rows import Rows
 
 PROMPT = list(range(100, 147))
 OTHER = list(range(300, 320))
@@ -38,6 +42,22 @@ def test_an_error_for_want_of_memory_gives_back_what_is_stored(error):
     rig.run(PROMPT)
 
 
+@OUT_OF_MEMORY
+def test_an_error_for_want_of_memory_keeps_the_conversation_that_is_live(error):
+    """What else is stored makes room first; only then are rows copied out of emptied layers."""
+    rig = CheckedRig("hybrid", 1)
+    rig.run(OTHER)
+    rig.run(PROMPT, [200, 201])
+    onward = [*PROMPT, 200, 201, *OTHER]
+    with pytest.raises(error), rig.prefix.begin(onward):
+        rig.forward(onward[:55])
+        raise error
+    assert rig.offset == 0
+    rig.check()
+    assert (rig.found(OTHER), rig.found(onward)) == (0, 48)
+    assert rig.run(onward).cached == 48
+
+
 def failing(error):
     def fail(*_):
         raise error
@@ -45,12 +65,13 @@ def failing(error):
     return fail
 
 
-def failing_once(error, then):
-    errors = [error]
+def failing_once(error, then, *, after=0):
+    """Raises at the call that follows `after` others."""
+    calls = itertools.count()
 
     def fail(*arguments):
-        if errors:
-            raise errors.pop()
+        if next(calls) == after:
+            raise error
         return then(*arguments)
 
     return fail
@@ -89,9 +110,46 @@ def test_a_cut_for_which_there_is_no_memory_forgets_and_leaks_nothing(monkeypatc
     rig.run(PROMPT)
 
 
+@OUT_OF_MEMORY
+def test_what_a_failed_cut_leaves_over_is_not_copied_out_to_be_forgotten(monkeypatch, error):
+    """SWI-8, CTR-4: lazy rows without a place are closed; the layers are emptied without a copy."""
+    rig = CheckedRig("kv", 1, captures=NEVER)
+    rig.run(PROMPT, [200, 201])
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.targets[1].cache, "split", failing(error("no room")))
+        patch.setattr(Rows, "compact", failing(error("no room")))
+        session = rig.prefix.begin([*PROMPT[:20], 1, 2])
+    with session:
+        assert session.cached == rig.offset == rig.prefix.snapshot_bytes == 0
+    rig.check()
+    rig.run(PROMPT)
+
+
+@each(CASES)
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_captures_that_cannot_be_stored_are_closed(monkeypatch, layout, look_ahead, after):
+    """ATT-2, CTR-3: all of them, the one in hand and those not looked at included."""
+    rig = CheckedRig(layout, look_ahead)
+    cache = rig.targets[1].cache
+    with rig.prefix.begin(PROMPT) as session:
+        rig.forward(PROMPT[:46])
+        rig.settle(PROMPT)
+        broken = failing_once(MemoryError("no room"), cache.split, after=after)
+        with monkeypatch.context() as patch, pytest.raises(MemoryError):
+            patch.setattr(cache, "split", broken)
+            session.attach()
+        check_leaks(
+            [rig.prefix.root, *rig.nodes], [slot.cache for slot in (*rig.targets, *rig.drafts)]
+        )
+    rig.check()
+    rig.run(PROMPT, [200])
+
+
 @each(STUBBORN)
-def test_captures_that_cannot_be_stored_are_closed(monkeypatch, layout, look_ahead):
-    """ATT-2, CTR-3: all of them, the one in hand included."""
+def test_a_request_whose_captures_cannot_be_stored_leaves_no_half_filled_node(
+    monkeypatch, layout, look_ahead
+):
+    """STR-5: a state without the rows before it would be resumed from."""
     rig = CheckedRig(layout, look_ahead)
     with (
         monkeypatch.context() as patch,
@@ -103,7 +161,8 @@ def test_captures_that_cannot_be_stored_are_closed(monkeypatch, layout, look_ahe
         patch.setattr(rig.targets[1].cache, "split", failing(MemoryError("no room")))
         session.attach()
     rig.check_drained()
-    rig.run(PROMPT, [200])  # after which `check` finds whatever is still open
+    rig.check()
+    rig.run(PROMPT, [200])
 
 
 def test_a_switch_that_breaks_off_is_heard_of_and_leaves_layers_level(monkeypatch):
@@ -119,6 +178,23 @@ def test_a_switch_that_breaks_off_is_heard_of_and_leaves_layers_level(monkeypatc
             rig.prefix.begin(PROMPT)
     rig.check()
     rig.run([*PROMPT, 200, 201, 5])
+
+
+@each(REWINDING)
+def test_a_switch_that_broke_off_late_leaves_nobodys_rows_to_the_path_it_left(
+    monkeypatch, layout, look_ahead
+):
+    """STR-2: the layers could go back to its length, but hold another conversation by then."""
+    rig = CheckedRig(layout, look_ahead, captures=NEVER)
+    rig.run(PROMPT, [200, 201])
+    rig.run(OTHER)
+    cache = rig.targets[1].cache
+    broken = failing_once(ZeroDivisionError("broken"), cache.restore, after=2)  # rewound, paged in
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(cache, "restore", broken)
+        rig.prefix.begin(PROMPT)
+    rig.check()
+    assert rig.run([*OTHER, 1, 2]).matched == len(OTHER) - 1
 
 
 def test_a_lost_device_does_not_hide_the_error_that_told_of_it(monkeypatch):

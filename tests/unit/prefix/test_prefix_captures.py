@@ -35,6 +35,8 @@ def test_an_offset_is_lowered_by_the_look_ahead_and_left_out_if_it_is_held_alrea
     assert list(plan(25, cached=16)) == [21, 24]
     assert list(plan(25, cached=15, look_ahead=1)) == [20, 23]
     assert plan(5, look_ahead=1) == {}  # 0 is never worth a capture
+    unended = MediaRange(20, 30, 1 << 31, causal=False)
+    assert list(plan(25, media=[unended])) == [8, 16]  # 21 and 24 would move beyond the prompt
 
 
 def test_an_offset_inside_an_item_that_cannot_be_cut_moves_to_its_end():
@@ -131,6 +133,7 @@ def test_every_cache_is_drained_in_every_outcome(layout, look_ahead, error):
         rig.settle(PROMPT[:21])
         raise error("stop")
     rig.check_drained()
+    assert rig.prefix.pending == ()
     assert rig.run(PROMPT).cached == (20 if error is CancelledError else 0)
 
 

@@ -105,7 +105,7 @@ class RotatingLaws(CacheLaws):
 
 @pytest.mark.parametrize(
     ("laws", "examples"),
-    [(KVLaws, 150), (GrowingKVLaws, 100), (RotatingLaws, 120)],
+    [(KVLaws, 100), (GrowingKVLaws, 60), (RotatingLaws, 100)],
     ids=["kv", "growing", "rotating"],
 )
 def test_a_cache_is_its_list_of_tokens(laws, examples):

@@ -30,7 +30,7 @@ def test_chunked_prefill_answers_as_one_forward_does(prompt, budget, chunk, look
     assert sink.figures.generated_tokens == len(sink.tokens) <= budget
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(
     requests=st.lists(
         st.tuples(PROMPTS, BUDGETS, st.none() | st.integers(0, 12)), min_size=2, max_size=5
@@ -78,6 +78,7 @@ def test_after_an_error_anywhere_the_next_answer_is_that_of_a_fresh_engine(
     assert ask(loaded, prompt, budget).tokens == fresh(prompt, budget).tokens
 
 
+@settings(max_examples=40)
 @given(
     prompt=PROMPTS,
     seed=st.integers(0, 2**63 - 1),

@@ -11,7 +11,7 @@ SEEN = fold(b"an image", (3,))
 TAIL = st.lists(st.integers(0, 1), min_size=1, max_size=5)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     layout=st.sampled_from(["sliding", "recurrent", "kv"]),
     look_ahead=st.sampled_from([0, 1]),

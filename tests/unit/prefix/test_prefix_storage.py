@@ -97,3 +97,16 @@ def test_a_removed_leaf_is_no_longer_counted():
     store.remove(upper)
     with pytest.raises(AssertionError):
         store.remove(store.root)
+
+
+def test_a_snapshot_that_was_taken_from_its_node_reports_no_copy_out_to_it():
+    """ACC-2: it may be on its way to another node, which counts it then."""
+    store, layers, upper, _ = storage()
+    taken = store._release(upper)
+    for layer in layers:
+        layer.cache.free()
+    assert upper.owned_bytes == 0
+    assert store.owned_bytes == sum(node.owned_bytes for node in store.nodes())
+    for layer, snapshot in enumerate(taken):
+        store._hold(upper, layer, snapshot)
+    assert upper.owned_bytes == sum(snapshot.size() for snapshot in taken) > 0

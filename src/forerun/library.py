@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from forerun.base.errors import ForerunError, RequestError, error_for
 from forerun.base.options import OPTIONS, check_option
 from forerun.base.shown import shown
-from forerun.base.units import format_bytes
+from forerun.base.units import format_bytes, parse_size
+from forerun.protocol.cache import CacheReport
 from forerun.protocol.codec import build
 from forerun.protocol.events import Chunk, Done, Failed, Progress
 from forerun.protocol.imports import ImportStatus, PullRequest
@@ -38,7 +39,7 @@ def load(
     *,
     draft: str = "auto",
     num_ctx: int | None = None,
-    cache_bytes: int | None = None,
+    cache_bytes: int | str | None = None,
     device: str | None = None,
 ) -> "Model":
     """Load a model of the store, or pull it first, showing progress on standard error.
@@ -46,8 +47,9 @@ def load(
     draft        "auto" uses the drafters that the model has, "off" decodes plainly
     num_ctx      tokens of context, prompt and answer together; None: the model's parameter, else
                  FORERUN_CONTEXT_LENGTH, else 8192 on a CPU; never above the model's own maximum
-    cache_bytes  memory for conversations beside the one at hand, 0 for none; None:
-                 FORERUN_CACHE_BYTES, else a quarter of the device's memory, at most 8 GiB
+    cache_bytes  memory for conversations beside the one at hand, bytes or a size such as "1GiB",
+                 0 for none; None: FORERUN_CACHE_BYTES, else a quarter of the device's memory, at
+                 most 8 GiB
     device       "cpu", "cuda", "cuda:1", "mps"; None: FORERUN_DEVICE, else CUDA if there is any
 
     Raises NotFoundError for a name that is nowhere, LoadError for a model that does not load here,
@@ -60,8 +62,7 @@ def load(
     if draft not in DRAFTS:
         raise RequestError(f"draft is {draft!r}; it must be one of {', '.join(DRAFTS)}")
     num_ctx = _whole("num_ctx", num_ctx)
-    if cache_bytes is not None and (type(cache_bytes) is not int or cache_bytes < 0):
-        raise RequestError(f"cache_bytes is {shown(cache_bytes)}; it must be a whole number >= 0")
+    budget = _size("cache_bytes", cache_bytes)
     settings = Settings.from_environment()
     model = ModelName.parse(name)
     if not Store(settings.models).exists(model):
@@ -72,7 +73,7 @@ def load(
     from forerun.runner.request import LoadRequest
 
     request = LoadRequest.under(
-        settings, str(model), num_ctx=num_ctx, cache_bytes=cache_bytes, device=device
+        settings, str(model), num_ctx=num_ctx, cache_bytes=budget, device=device
     )
     return Model(str(model), load_here(request), draft)
 
@@ -220,6 +221,26 @@ class Model:
         request = EmbedRequest(texts=list(texts), dimensions=dimensions, truncate=False)
         return self._open().embed(request).vectors
 
+    def cache(self) -> CacheReport:
+        """What is kept of conversations: what `forerun cache` shows, in docs/server.md's fields.
+
+        While an answer is under way it is what the one before left, `as_of_seconds` ago.
+
+        >>> model.cache().context
+        512
+        """
+        return self._open().cache()
+
+    def clear_cache(self) -> CacheReport:
+        """Forget every conversation once the answers under way are complete; what there is then.
+
+        `freed_bytes` tells what that gave back.
+
+        >>> model.clear_cache().nodes
+        []
+        """
+        return self._open().clear_cache()
+
     def close(self) -> None:
         """Cancel what is under way and free the model. Idempotent."""
         self._service = None
@@ -300,6 +321,18 @@ def _whole(name: str, value: object) -> int | None:
     checked = check_option(name, value)
     assert checked is None or isinstance(checked, int), checked
     return checked
+
+
+def _size(name: str, value: object) -> int | None:
+    """Bytes, or a size as text. RequestError for anything else."""
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    try:
+        return parse_size(value if isinstance(value, str) else "")
+    except ValueError:
+        raise RequestError(
+            f"{name} is {shown(value)}; it must be a number of bytes or a size such as 1GiB"
+        ) from None
 
 
 def _objects(name: str, given: object) -> list[dict[str, object]]:

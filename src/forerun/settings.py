@@ -26,7 +26,8 @@ VARIABLES = {
     "FORERUN_API_KEY": "key that clients of the server must send (default none)",
     "FORERUN_ORIGINS": "web pages allowed, as https://a.example,app://* (default: this machine's)",
     "FORERUN_CONTEXT_LENGTH": "tokens of context of a load (default 8192 on a CPU)",
-    "FORERUN_CACHE_BYTES": "memory for a model's stored conversations (default: 1/4, at most 8GiB)",
+    "FORERUN_CACHE_BYTES": "memory for each model's stored conversations, such as 2GiB; 0: none "
+    "(default: a quarter of the device's memory, at most 8GiB)",
     "FORERUN_DEVICE": "cpu, cuda, cuda:N or mps (default: the best there is)",
     "FORERUN_THREADS": "CPU threads (default: physical cores)",
     "FORERUN_LOAD_TIMEOUT": "longest load without progress (default 5m)",

@@ -324,7 +324,7 @@ def test_a_conversation(terminal: Terminal) -> None:
     assert cached is not None
     assert int(cached.group(1)) > 0, "the second turn evaluates the first one again"
     terminal.type("/cache\r")
-    assert "active,frontier" in terminal.until(" stretch")
+    assert "live,here" in terminal.until(" conversation")
     terminal.type("/set quiet\r")
     terminal.type("/nonsense\r")
     terminal.until("no command '/nonsense'")

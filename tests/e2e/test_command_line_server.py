@@ -148,9 +148,9 @@ def test_what_a_model_keeps_of_conversations(command: Command) -> None:
         title,
     )
     assert head.split() == ["POSITIONS", "TOKENS", "SIZE", "USED", "FLAGS", "TEXT"]
-    assert any(re.match(r"└─ \d+-\d+ +\d+ +0 B +just now .*active.* two", row) for row in rows)
-    assert any(re.match(r"├─ \d+-\d+ +\d+ +\d+ B +just now .* one", row) for row in rows)
-    assert re.fullmatch(rf"{len(rows)} stretches, [\d.]+ K?B", total)
+    assert any(re.match(r" +└─ \d+-\d+ +\d+ +0 B +\d+s .*live.* two", row) for row in rows)
+    assert any(re.match(r" +├─ \d+-\d+ +\d+ +\d+ B +\d+s .* one", row) for row in rows)
+    assert re.fullmatch(rf"{len(rows)} stretches, 2 conversations, [\d.]+ K?B", total)
     found = json.loads(command("cache", "plain", "--json").stdout)
     assert found["model"] == "plain:latest"
     assert len(found["nodes"]) == len(rows)
@@ -360,8 +360,10 @@ def test_a_conversation_shows_what_is_kept_of_it(command: Command) -> None:
     terminal.type("SAY:one\r")
     terminal.until("one\r\n\r\n")
     terminal.type("/cache\r")
-    shown = terminal.until(" stretch")
+    shown = terminal.until(" conversation")
     assert "scripted:latest: " in shown
-    assert "active,frontier" in shown
+    assert "live,here" in shown
+    terminal.type("/cache clear\r")
+    terminal.until("Nothing is cached.")
     terminal.type("/bye\r")
     assert terminal.close() == 0

@@ -104,7 +104,7 @@ def test_a_second_turn_reuses_the_first(model):
     assert done.figures.cached_tokens == done.figures.prompt_tokens - 1
 
 
-@pytest.mark.parametrize(("cache_bytes", "kept"), [(10**9, True), (0, False)])
+@pytest.mark.parametrize(("cache_bytes", "kept"), [(10**9, True), ("1GiB", True), (0, False)])
 def test_a_conversation_that_was_left_is_there_again_within_the_budget(cache_bytes, kept):
     """02 STR-7."""
     first, other = "a" * 40, "b" * 60
@@ -115,10 +115,22 @@ def test_a_conversation_that_was_left_is_there_again_within_the_budget(cache_byt
     assert done.figures.cached_tokens == (39 if kept else 0)
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "2GiB", True])
-def test_a_budget_is_a_number_of_bytes(value):
+@pytest.mark.parametrize("value", [-1, 1.5, "2 apples", "", True, [1]])
+def test_a_budget_is_a_number_of_bytes_or_a_size(value):
     with pytest.raises(RequestError, match="cache_bytes is "):
         forerun.load("tiny", cache_bytes=value)
+
+
+def test_what_is_kept_is_told_and_cleared(model):
+    """02 STR: as data; and an answer that is under way is no reason to wait."""
+    model.clear_cache()
+    model.generate("a" * 40, num_predict=2, seed=1).text()
+    report = model.cache()
+    assert report.nodes[0].text.startswith("aaaa")
+    assert report.live_tokens == 41
+    cleared = model.clear_cache()
+    assert (cleared.nodes, cleared.live_tokens) == ([], 0)
+    assert cleared.freed_bytes == report.live_bytes + report.snapshots > 0
 
 
 def test_log_probabilities(model):

@@ -142,7 +142,6 @@ class _Told:
         self._ended = True
         self._metrics.answered(self._label, done.reason, done.figures)
         figures = done.figures
-        evaluated = figures.prompt_tokens - figures.cached_tokens
         event(
             log,
             "request",
@@ -151,7 +150,7 @@ class _Told:
             prompt_tokens=figures.prompt_tokens,
             cached_tokens=figures.cached_tokens,
             generated_tokens=figures.generated_tokens,
-            prompt_per_s=_speed(evaluated, figures.prompt_seconds),
+            **_prompt_speed(figures),
             generated_per_s=_speed(figures.generated_tokens, figures.generation_seconds),
             first_token_s=figures.first_token_seconds,
             load_s=self._load_s,
@@ -188,6 +187,12 @@ class _Told:
             self._ended = True
             self._metrics.failed(self._label, CancelledError.status)
             event(log, "request cancelled", model=self._model)
+
+
+def _prompt_speed(figures: Figures) -> dict[str, float]:
+    """Of what was evaluated for the prompt; nothing if all of it but its last token was cached."""
+    evaluated = figures.prompt_tokens - figures.cached_tokens
+    return {"prompt_per_s": _speed(evaluated, figures.prompt_seconds)} if evaluated > 1 else {}
 
 
 def _drafts(figures: Figures) -> dict[str, int]:

@@ -37,7 +37,7 @@ class Metrics:
         self.loaded = Gauge("forerun_loaded_models", "Loaded models", registry=self._registry)
         self._memory = Gauge(
             "forerun_memory_bytes",
-            "Memory by loaded model and use: weights, caches, snapshots, device_total",
+            "Memory by loaded model and use: weights, caches, snapshots, budget, device_total",
             ["model", "use"],
             registry=self._registry,
         )

@@ -126,7 +126,8 @@ def write_now(text: str) -> None:
 
 def described(figures: Figures) -> str:
     """The figures of `--verbose`, a line each."""
-    evaluated = figures.prompt_tokens - figures.cached_tokens
+    left = figures.prompt_tokens - figures.cached_tokens
+    evaluated = left if left > 1 else 0  # the last token is the first that decoding evaluates
     rows = [
         ("prompt", f"{figures.prompt_tokens} tokens, {figures.cached_tokens} of them cached"),
         ("prompt speed", _speed(evaluated, figures.prompt_seconds)),
@@ -142,4 +143,4 @@ def described(figures: Figures) -> str:
 
 
 def _speed(tokens: int, seconds: float) -> str:
-    return f"{tokens / seconds:.1f} tokens/s" if seconds > 0 else "-"
+    return f"{tokens / seconds:.1f} tokens/s" if tokens and seconds > 0 else "-"

@@ -26,8 +26,8 @@ class OpenModel(Protocol):
         """The events of an answer, the last one `Done`. A failure is raised; closing cancels."""
         ...
 
-    def cache(self) -> CacheReport:
-        """What it has cached."""
+    def cache(self, *, clear: bool = False) -> CacheReport:
+        """What it has cached, after a clear if that is asked for."""
         ...
 
 

@@ -55,5 +55,5 @@ class _PrivateModel:
     ) -> Generator[Progress | Chunk | Done, None, None]:
         return self._runner.connection.complete(request)
 
-    def cache(self) -> CacheReport:
-        return self._runner.connection.cache()
+    def cache(self, *, clear: bool = False) -> CacheReport:
+        return self._runner.connection.cache(clear=clear)

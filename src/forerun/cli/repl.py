@@ -68,10 +68,10 @@ class Repl:
         self._resources = fresh
         self.model = model
 
-    def cache(self) -> CacheReport:
-        """What the model has cached."""
+    def cache(self, *, clear: bool = False) -> CacheReport:
+        """What the model has cached, after a clear if that is asked for."""
         assert self._opened is not None, "a model is loaded before the first message"
-        return self._opened.cache()
+        return self._opened.cache(clear=clear)
 
     def _read(self) -> str | None:
         """One message; an open triple quote goes on over lines. None at the end of input."""

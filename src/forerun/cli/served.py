@@ -120,8 +120,9 @@ class _ServedModel:
                     return
         raise NoServerError(f"the server at {self._client.address} broke off its answer")
 
-    def cache(self) -> CacheReport:
-        return read_cache(self._client.post("/api/cache", {"model": str(self._name)}))
+    def cache(self, *, clear: bool = False) -> CacheReport:
+        asked: JsonObject = {"model": str(self._name), "clear": clear}
+        return read_cache(self._client.post("/api/cache", asked))
 
 
 def read_cache(found: JsonObject) -> CacheReport:

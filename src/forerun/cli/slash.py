@@ -7,7 +7,8 @@ import click
 
 from forerun.base.errors import RequestError
 from forerun.base.options import OPTIONS, check_option, parse_option
-from forerun.cli.cache import show
+from forerun.base.units import format_bytes
+from forerun.cli.cache_picture import show
 from forerun.cli.chat import Chat, Shown
 from forerun.cli.places import Place
 from forerun.cli.run import parse_think
@@ -31,7 +32,7 @@ class Conversation(Protocol):
 
     def load(self, model: ModelName) -> None: ...
 
-    def cache(self) -> CacheReport: ...
+    def cache(self, *, clear: bool = False) -> CacheReport: ...
 
 
 HELP = '''\
@@ -44,7 +45,8 @@ HELP = '''\
 /show                       the model; or one of: parameters, template,
                             system, license, modelfile
 /cache                      what the model keeps of conversations
-/clear                      forget the conversation so far
+/cache clear                let the model forget them all
+/clear                      begin a new conversation
 /save NAME                  keep model, parameters, system prompt and
                             conversation as the new model NAME
 /load NAME                  go on with another model
@@ -96,9 +98,12 @@ class SlashCommands:
             chat.system = text or None
             _say("system prompt set" if text else "the model's own system prompt")
         elif what in ("verbose", "quiet"):
+            _refuse(value, f"/set {what}")
             self._conversation.shown.verbose = what == "verbose"
             _say(what)
         elif what in ("think", "nothink"):
+            if what == "nothink":
+                _refuse(value, "/set nothink")
             chat.think = parse_think(value.strip() or "true") if what == "think" else False
             _say(f"think {str(chat.think).lower()}")
         elif what == "parameter":
@@ -134,12 +139,18 @@ class SlashCommands:
         if which == "system" and chat.system is not None:
             click.echo(f"set here: {chat.system}")
 
-    def _cache(self, _rest: str) -> None:
-        show(str(self._conversation.model), self._conversation.cache())
+    def _cache(self, rest: str) -> None:
+        if rest not in ("", "clear"):
+            raise RequestError(f"write /cache, or /cache clear; {rest!r} is neither")
+        report = self._conversation.cache(clear=rest == "clear")
+        if rest:
+            _say(f"freed {format_bytes(report.freed_bytes)}")
+        show(str(self._conversation.model), report)
 
-    def _clear(self, _rest: str) -> None:
+    def _clear(self, rest: str) -> None:
+        _refuse(rest, "/clear")
         self._conversation.chat.turns.clear()
-        _say("the conversation is forgotten")
+        _say("a new conversation; the model still holds the old one: /cache clear forgets it")
 
     def _save(self, rest: str) -> None:
         if not rest:
@@ -165,6 +176,12 @@ class SlashCommands:
 
     def _help(self, _rest: str) -> None:
         click.echo(HELP)
+
+
+def _refuse(rest: str, command: str) -> None:
+    """For a command that is complete as it is."""
+    if rest.strip():
+        raise RequestError(f"{command} takes no {rest.strip()!r}; write {command} alone")
 
 
 def _say(text: str) -> None:

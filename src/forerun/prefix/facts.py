@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from forerun.prefix.keys import LookAhead, token_of
-from forerun.prefix.trie import Node
+from forerun.prefix.trie import Keys, Node
 
-_SHOWN = 16  # tokens: enough to recognise a conversation
+_SHOWN = 24  # tokens of either end of an edge: enough to recognise a conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class NodeFacts:
     frontier: bool  # where they stand
     user: bool  # at a point that was asked for, and not only passed
     first_tokens: tuple[int, ...]  # of its edge; a media range shows as its fold, above any id
+    last_tokens: tuple[int, ...]  # none where the first ones are the whole edge
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Viewpoint:
 
     def facts(self, node: Node, depth: int) -> NodeFacts:
         held = [snapshot for snapshot in node.snapshots if snapshot is not None]
+        first, last = _ends(node.edge)
         return NodeFacts(
             depth=depth,
             start=node.start,
@@ -46,5 +48,13 @@ class Viewpoint:
             active=node in self.path,
             frontier=node is self.path[-1],
             user=node.user,
-            first_tokens=tuple(token_of(key, self.look_ahead) for key in node.edge[:_SHOWN]),
+            first_tokens=self._tokens(first),
+            last_tokens=self._tokens(last),
         )
+
+    def _tokens(self, keys: Keys) -> tuple[int, ...]:
+        return tuple(token_of(key, self.look_ahead) for key in keys)
+
+
+def _ends(edge: Keys) -> tuple[Keys, Keys]:
+    return (edge, ()) if len(edge) <= 2 * _SHOWN else (edge[:_SHOWN], edge[-_SHOWN:])

@@ -4,7 +4,7 @@ from forerun.protocol.requests import Struct
 
 
 class CacheNode(Struct):
-    """A stretch of tokens that conversations share, from `start` to `end` of each.
+    """A node of the trie: tokens that conversations share, from `start` to `end` of each.
 
     A conversation is a way down; where there is more than one way on, conversations part.
     """
@@ -13,13 +13,13 @@ class CacheNode(Struct):
     start: int
     end: int
     bytes: int  # of what is stored for it
-    age_seconds: float  # since it was used last
+    age_seconds: float  # since it, or one further down, was used last
     active: bool  # on the way of the live conversation
     frontier: bool  # where the live caches end
-    user: bool  # of a prompt's own schedule: it is kept apart from the stretch after it
+    user: bool  # ends a little before a prompt's end: is kept apart from the node after it
     lazy: bool  # what it holds stands in the live caches and takes no memory of its own
     complete: bool  # a request can go on from its end; else from an earlier one's
-    text: str  # how it begins, on one line
+    text: str  # how it begins and ends, on one line, without what the template adds
 
 
 class CacheReport(Struct):
@@ -29,6 +29,7 @@ class CacheReport(Struct):
     budget: int
     snapshots: int
     live_tokens: int
-    live_bytes: int
+    live_bytes: int  # of these tokens
     freed_bytes: int  # by the request that this answers
+    as_of_seconds: float  # how old all of this is: 0 unless the model is answering
     nodes: list[CacheNode]

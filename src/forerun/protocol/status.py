@@ -8,11 +8,15 @@ from forerun.protocol.requests import Struct
 
 
 class Memory(Struct):
-    """Bytes. `device_total` is what the device reports for the whole process."""
+    """Bytes. `device_total` is what the device reports for the whole process.
+
+    `budget` is what `snapshots` may grow to.
+    """
 
     weights: int = 0
     caches: int = 0
     snapshots: int = 0
+    budget: int = 0
     device_total: int = 0
 
 

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from starlette.applications import Starlette
@@ -38,12 +37,10 @@ from forerun.runner.stream import EventStream
 if TYPE_CHECKING:
     from forerun.runner.service import Service
 
-T = TypeVar("T")
-
 log = logger(__name__)
 
 REFRESH_S = 0.05  # longest wait for fresh memory figures (HTP-2)
-CACHE_S = 10.0  # longest wait for a turn on the device, to look at the prefix cache
+CLEAR_S = 10.0  # longest wait for answers to end, to clear the prefix cache
 MAX_BODY_BYTES = 32_000_000  # of text, many times the largest context
 MAX_TEXTS = 10_000  # to embed in one request; each waits for the device on its own, in 2 KB
 COALESCE_S = 0.015  # at most one write of text in this time; first and last at once (DEC-8)
@@ -128,9 +125,13 @@ class _Doors:
 
     async def cache(self, request: Request) -> Response:
         """GET shows the trie, DELETE empties it first."""
-        clear = request.method == "DELETE"
-        report = await _in_turn(self._ready().cache(clear=clear), CACHE_S)
-        return _json(report)
+        service = self._ready()
+        work = (
+            partial(service.clear_cache, wait_s=CLEAR_S)
+            if request.method == "DELETE"
+            else service.cache
+        )
+        return _json(await run_in_threadpool(work))
 
     def _ready(self) -> "Service":
         """Raises BusyError before the model is loaded (HTP-3)."""
@@ -177,15 +178,6 @@ async def _lines(stream: EventStream) -> AsyncIterator[bytes]:
                 await arrived.wait()
                 arrived.clear()
                 rest.cancel()
-
-
-async def _in_turn(work: Future[T], wait_s: float) -> T:
-    """What the device thread makes of `work`. BusyError if it does not come to it in `wait_s`."""
-    outcome = asyncio.wrap_future(work)
-    await asyncio.wait({outcome}, timeout=wait_s)
-    if not outcome.done() and work.cancel():
-        raise BusyError("the model is answering; try again once it is done")
-    return await outcome
 
 
 async def _body(request: Request) -> bytes:

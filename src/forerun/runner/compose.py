@@ -10,7 +10,7 @@ from forerun.base.context import automatic_context
 from forerun.base.errors import LoadError
 from forerun.base.logs import event, logger
 from forerun.base.machine_memory import system_memory
-from forerun.base.units import GIB, MIB
+from forerun.base.units import GIB, MIB, format_bytes
 from forerun.contract.model import CacheOptions, ModelFacts, TargetModel
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.pooling import Pooling
@@ -116,9 +116,22 @@ def choose_context(request: LoadRequest, stored: StoredModel, model: TargetModel
 
 def choose_budget(request: LoadRequest, device: torch.device) -> int:
     """Bytes of stored snapshots: what was asked, else by the caches' device (02 STR-7)."""
-    if request.cache_bytes is not None:
-        return request.cache_bytes
-    return automatic_budget(_gpu_bytes(device) or system_memory().total)
+    memory = _gpu_bytes(device) or system_memory().total
+    if request.cache_bytes is None:
+        return automatic_budget(memory)
+    _warn_of_strange(request.cache_bytes, memory)
+    return request.cache_bytes
+
+
+def _warn_of_strange(budget: int, device_bytes: int | None) -> None:
+    """A size without its unit is the usual mistake."""
+    if 0 < budget < MIB:
+        log.warning(
+            "only %d bytes for stored conversations; write 2GiB or 500MB if so meant", budget
+        )
+    if device_bytes is not None and budget > device_bytes:
+        told = format_bytes(budget), format_bytes(device_bytes)
+        log.warning("%s for stored conversations is more than the device's %s", *told)
 
 
 def automatic_budget(device_bytes: int | None) -> int:

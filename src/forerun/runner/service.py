@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from forerun.base.errors import ForerunError, RequestError, internal
+from forerun.base.errors import BusyError, ForerunError, RequestError, internal
 from forerun.base.spans import Span
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
@@ -18,12 +18,14 @@ from forerun.protocol.cache import CacheReport
 from forerun.protocol.events import Embeddings, Failed
 from forerun.protocol.requests import CompletionRequest, EmbedRequest
 from forerun.protocol.status import Memory, RunnerStatus
-from forerun.runner.cache_report import describe
+from forerun.runner.cache_report import Look, describe, look
 from forerun.runner.embedding import EmbeddingWork
 from forerun.runner.prepare import Limits, prepare, prepare_embedding
 from forerun.runner.respond import Responder
 from forerun.runner.stream import EventStream, StreamLimits
 from forerun.runner.text import TextParts
+
+LOOK_S = 0.5  # longest wait for a fresh look at the prefix cache; a device without work needs none
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Service:
         self._lock = threading.Lock()
         self._streams: set[EventStream] = set()
         self._memory = Memory()
+        self._seen: Look | None = None  # the cache after the latest answer or measurement
         self._refreshing: Future[None] | None = None
 
     @property
@@ -88,7 +91,7 @@ class Service:
         with self._lock:
             self._streams.add(stream)
         try:
-            future = self._thread.submit(partial(generate, served.engine, job))
+            future = self._thread.submit(partial(self._answer, served.engine, job))
         except ForerunError:
             self._forget(stream)
             raise
@@ -144,12 +147,35 @@ class Service:
                 self._refreshing = self._thread.submit(self._measure)
             return self._refreshing
 
-    def cache(self, *, clear: bool = False) -> "Future[CacheReport]":
-        """What is cached by the time the device is free, after a clear if that is asked for.
+    def cache(self, *, wait_s: float = LOOK_S) -> CacheReport:
+        """What is cached; while the model is answering, what was when its last answer ended."""
+        tokenizer, work = self.served.text.tokenizer, self._thread.submit(self._look)
+        try:
+            return describe(work.result(wait_s), tokenizer)
+        except TimeoutError:
+            with self._lock:
+                seen = self._seen
+            if seen is not None and work.cancel():
+                return describe(seen, tokenizer, stale=True)
+        return describe(work.result(), tokenizer)
 
-        A clear drops stored conversations and the live one, and gives their memory back.
+    def clear_cache(self, *, wait_s: float | None = None) -> CacheReport:
+        """Drop stored conversations and the live one, and give their memory back to the system.
+
+        What is queued is answered first. BusyError, and nothing is dropped, where that takes
+        longer than `wait_s`.
         """
-        return self._thread.submit(partial(self._look_at_cache, clear=clear))
+        served, work = self.served, self._thread.submit(self._clear)
+        try:
+            freed, seen = work.result(wait_s)
+        except TimeoutError:
+            if work.cancel():
+                raise BusyError(
+                    f"{served.text.name} is answering, so nothing was cleared; try again once it "
+                    "is done"
+                ) from None
+            freed, seen = work.result()
+        return describe(seen, served.text.tokenizer, freed_bytes=freed)
 
     def close(self) -> None:
         """Cancel every request, free the model, wait for the device thread's end. Idempotent."""
@@ -168,22 +194,32 @@ class Service:
         self._served = None
         release_freed(device)
 
-    def _look_at_cache(self, *, clear: bool) -> CacheReport:
-        engine, tokenizer = self.served.engine, self.served.text.tokenizer
+    def _answer(self, engine: LoadedModel, job: Job) -> None:
+        generate(engine, job)
+        self._measure()  # the answer is out; who asks during the next one is told of this moment
+
+    def _clear(self) -> tuple[int, Look]:
+        """The bytes that this freed, and what is cached now: nothing."""
+        engine = self.served.engine
         before = engine.prefix.snapshot_bytes + cache_bytes(engine)
-        if clear:
-            engine.prefix.clear()
-            release_freed(engine.model.facts.device)
-            self._measure()
-        freed = before - engine.prefix.snapshot_bytes - cache_bytes(engine)
-        return describe(engine, partial(tokenizer.decode, control=True), freed_bytes=freed)
+        engine.prefix.clear()
+        release_freed(engine.model.facts.device)
+        self._measure()
+        return before - engine.prefix.snapshot_bytes - cache_bytes(engine), self._look()
+
+    def _look(self) -> Look:
+        seen = look(self.served.engine)
+        with self._lock:
+            self._seen = seen
+        return seen
 
     def _measure(self) -> None:
-        engine = self.served.engine
+        engine, seen = self.served.engine, self._look()
         memory = Memory(
             weights=engine.model.facts.weight_bytes,
-            caches=cache_bytes(engine),
-            snapshots=engine.prefix.snapshot_bytes,
+            caches=seen.live_bytes,
+            snapshots=seen.snapshots,
+            budget=seen.budget,
             device_total=device_bytes(engine.model.facts.device),
         )
         with self._lock:

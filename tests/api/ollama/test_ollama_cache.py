@@ -5,11 +5,12 @@
 
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import Any, cast
 
 import ollama
 import openai
@@ -96,7 +97,8 @@ def test_what_is_kept(server: Server) -> None:
             *("depth", "start", "end", "bytes", "age_seconds", "text"),
             *("active", "frontier", "user", "lazy", "complete"),
         }
-    assert found[0]["text"] == "<|im_start|>user\\nwhat is th"[: len(str(found[0]["text"]))]
+    assert found[0]["text"] == "what is"  # neither control tokens nor the template's roles
+    assert report["as_of_seconds"] == 0
     assert [node["frontier"] for node in found].count(True) == 1
 
 
@@ -111,6 +113,10 @@ def test_both_conversations_go_on_where_they_were(server: Server) -> None:
     counts = f"matched={len(written)} cached={len(written)} left={prompt - len(written)}"
     assert f"hit total={prompt} {counts}" in server.log
     assert f"prompt_tokens={prompt} cached_tokens={len(written)} " in server.log
+    ask(server, FIRST, "water", "SAY:more")  # all of it is cached now: no speed is told
+    line = server.log.rpartition(f"cached_tokens={prompt - 1} ")[2].splitlines()[0]
+    assert "prompt_per_s" not in line
+    assert "generated_per_s" in line
 
 
 @pytest.mark.usefixtures("warm")
@@ -138,8 +144,9 @@ def test_snapshots_are_memory_that_is_told(server: Server, client: ollama.Client
     """HTP-2, RUN-5: in the metrics by themselves, in /api/ps as part of the size."""
     report = cache(server)
     text = fetch(server, "/metrics")[1].decode()
-    line = 'forerun_memory_bytes{model="scripted:latest",use="snapshots"} '
-    assert float(text.partition(line)[2].split()[0]) == report["snapshots"]
+    for use in ("snapshots", "budget"):
+        line = f'forerun_memory_bytes{{model="scripted:latest",use="{use}"}} '
+        assert float(text.partition(line)[2].split()[0]) == report[use]
     (model,) = [each for each in client.ps().models if each.name == "scripted:latest"]
     assert model.size == 4096 + cast(int, report["snapshots"]) + cast(int, report["live_bytes"])
 
@@ -175,6 +182,28 @@ def test_what_is_no_such_request(server: Server, body: object) -> None:
     assert fetch(server, "/api/cache", body)[0] == 400
 
 
+@pytest.mark.parametrize(("value", "told"), [("yes", "'yes'"), (1, "1"), ([], "[]")])
+def test_what_is_wrong_is_said_in_plain_words(server: Server, value: object, told: str) -> None:
+    _, body = fetch(server, "/api/cache", {"model": MODEL, "clear": value})
+    assert json.loads(body) == {"error": f"clear is {told}; it must be true or false"}
+
+
+@pytest.mark.usefixtures("warm")
+def test_a_model_that_is_answering_shows_what_it_had(server: Server, client: ollama.Client) -> None:
+    """At once, although the device thread, which the trie belongs to, is busy; DEC-5."""
+    held = cache(server)
+    stream = client.chat(
+        MODEL, [{"role": "user", "content": "ENDLESS STEP_MS=5 SAY:on "}], stream=True
+    )
+    next(iter(stream))
+    began = time.monotonic()
+    during = cache(server)
+    assert time.monotonic() - began < 5
+    assert cast(float, during["as_of_seconds"]) > 0
+    assert [node["text"] for node in nodes(during)] == [node["text"] for node in nodes(held)]
+    cast(Any, stream).close()
+
+
 def test_it_takes_a_post(server: Server) -> None:
     status, body = fetch(server, "/api/cache")
     assert status == 405
@@ -192,13 +221,13 @@ def test_a_look_is_no_use_of_the_model(server: Server, client: ollama.Client) ->
 
 
 def test_an_unload_meanwhile_is_not_loaded(server: Server, client: ollama.Client) -> None:
-    """The look waits for an answer, which an unload cuts."""
+    """A clear waits for an answer, which an unload cuts."""
     stream = client.chat(
         MODEL, [{"role": "user", "content": "ENDLESS STEP_MS=5 SAY:on "}], stream=True
     )
     next(iter(stream))
     with ThreadPoolExecutor(1) as pool:
-        looked = pool.submit(fetch, server, "/api/cache", {"model": MODEL})
+        looked = pool.submit(fetch, server, "/api/cache", {"model": MODEL, "clear": True})
         unloaded = fetch(
             server, "/api/generate", {"model": MODEL, "keep_alive": 0, "stream": False}
         )

@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 
 from forerun.base.errors import RequestError
-from forerun.cli.chat import Chat, Screen, answer
+from forerun.cli.chat import Chat, Screen, answer, described
 from forerun.cli.run import parse_think
 from forerun.protocol.events import Chunk, Done, Figures, Progress
 from forerun.protocol.requests import CompletionRequest, ToolCall
@@ -85,6 +85,21 @@ def test_what_was_shown_is_the_next_turn(capsys) -> None:
     assert [message.role for message in request.messages] == ["system", "user", "assistant", "user"]
     answer = request.messages[2]
     assert (answer.content, answer.thinking, answer.tool_calls) == ("because", "why", [CALL])
+
+
+@pytest.mark.parametrize(
+    ("cached", "speed"), [(0, "100.0 tokens/s"), (8, "20.0 tokens/s"), (9, "-")]
+)
+def test_a_prompt_that_was_cached_has_no_speed(cached: int, speed: str) -> None:
+    """Its last token is decoding's to evaluate."""
+    figures = Figures(
+        prompt_tokens=10,
+        cached_tokens=cached,
+        generated_tokens=1,
+        prompt_seconds=0.1,
+        generation_seconds=1,
+    )
+    assert f"prompt speed: {speed}\n" in described(figures)
 
 
 @pytest.mark.parametrize(

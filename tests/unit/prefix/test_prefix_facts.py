@@ -16,7 +16,19 @@ def test_a_node_shows_its_first_tokens_and_a_media_range_its_fold(look_ahead):
     rig.run([1, 2, 9, 9, 9, *range(10, 40)], media=[image])
     root, node = rig.prefix.nodes()
     assert root.first_tokens == ()
-    assert node.first_tokens == (1, 2, *[image.fold] * 3, *range(10, 21))
+    assert node.first_tokens[:7] == (1, 2, *[image.fold] * 3, 10, 11)
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1])
+@pytest.mark.parametrize(("keys", "whole"), [(1, True), (48, True), (49, False), (200, False)])
+def test_of_a_long_edge_both_ends_are_shown(look_ahead, keys, whole):
+    rig = Rig("kv", look_ahead, captures=NEVER)
+    rig.run(range(1000, 1000 + keys + 1))
+    _, node = rig.prefix.nodes()
+    tokens = tuple(range(1000, 1000 + keys))
+    assert node.end == keys
+    assert node.first_tokens == (tokens if whole else tokens[:24])
+    assert node.last_tokens == (() if whole else tokens[-24:])
 
 
 def test_rows_are_lazy_until_they_are_copied_out():

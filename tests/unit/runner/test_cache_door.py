@@ -20,7 +20,6 @@ from forerun.protocol.requests import CompletionRequest
 from forerun.runner import app
 from forerun.runner import service as service_module
 from forerun.runner.app import make_app
-from forerun.runner.cache_report import beginning
 from forerun.runner.loading import load_here
 from forerun.runner.request import LoadRequest
 
@@ -41,7 +40,7 @@ def service(tmp_path_factory):
 
 @pytest.fixture
 def empty(service):
-    service.cache(clear=True).result()
+    service.clear_cache()
 
 
 @pytest.fixture
@@ -79,7 +78,8 @@ def test_conversations_are_told_as_a_trie(service):
     say(service, "the same start, then two SAY:y")
     report = seen(service)
     assert (report.budget, report.context) == (BUDGET, 8192)
-    assert report.nodes[0].text == "the same start, "  # of the first 16 tokens
+    assert report.nodes[0].text == "the same start, then"
+    assert report.as_of_seconds == 0
     assert [node.depth for node in report.nodes][:2] == [0, 1]
     assert sum(node.bytes for node in report.nodes) == report.snapshots > 0
     (end,) = [node for node in report.nodes if node.frontier]
@@ -132,22 +132,61 @@ def test_the_status_tells_what_is_stored(service):
     say(service, "other words SAY:y")
     service.refresh().result()
     memory = service.status().memory
-    report = service.cache().result()
+    report = service.cache()
     assert (memory.snapshots, memory.caches) == (report.snapshots, report.live_bytes)
     assert memory.snapshots > 0
 
 
-def test_a_busy_model_says_so_and_is_not_cleared_behind_its_back(service, hold, monkeypatch):
+def test_a_busy_model_shows_what_it_had_and_since_when(service, hold, monkeypatch):
     """THR-1: the trie belongs to the device thread, and an answer may be a long one."""
-    monkeypatch.setattr(app, "CACHE_S", 0.05)
-    for method in ("GET", "DELETE"):
-        answer = asyncio.run(door(service, method))
-        assert (answer.status_code, answer.text) == (
-            503,
-            "the model is answering; try again once it is done",
-        )
+    monkeypatch.setattr(service_module.Service.cache, "__kwdefaults__", {"wait_s": 0.05})
+    before = seen(service)
+    assert 0 < before.as_of_seconds < 20
+    assert any(node.frontier and node.end == before.live_tokens for node in before.nodes)
+    assert all(node.age_seconds >= before.as_of_seconds for node in before.nodes)
     hold.set()
+    service.refresh().result()
+    after = seen(service)
+    assert after.as_of_seconds == 0
+    assert [node.end for node in after.nodes] == [node.end for node in before.nodes]
+
+
+def test_a_busy_model_is_not_cleared_behind_its_back(service, hold, monkeypatch):
+    monkeypatch.setattr(app, "CLEAR_S", 0.05)
+    answer = asyncio.run(door(service, "DELETE"))
+    assert (answer.status_code, answer.text) == (
+        503,
+        "scripted:latest is answering, so nothing was cleared; try again once it is done",
+    )
+    hold.set()
+    service.refresh().result()
     assert seen(service).nodes != []
+
+
+def test_a_look_during_an_answer_does_not_wait_for_its_end(service):
+    """What it shows is from before the answer; a second later it shows what the answer left."""
+    say(service, "before SAY:x")
+    service.refresh().result()
+    held = seen(service)
+    stream = service.complete(CompletionRequest(prompt="ENDLESS STEP_MS=5 SAY:on "))
+    next(iter(stream))
+    during = seen(service)
+    assert during.as_of_seconds > 0
+    assert [node.text for node in during.nodes] == [node.text for node in held.nodes]
+    stream.cancel()
+    *_, _ended = stream
+    service.refresh().result()
+    assert any("ENDLESS" in node.text for node in seen(service).nodes)
+
+
+@pytest.mark.usefixtures("empty")
+def test_what_leads_to_something_recent_is_recent(service):
+    """02 SWI-9 marks only the node where a request ends; people ask about the way there, too."""
+    say(service, "the same start, then one SAY:x")
+    say(service, "the same start, then two SAY:y")
+    root, *branches = seen(service).nodes
+    assert root.age_seconds == min(node.age_seconds for node in branches)
+    assert len({node.age_seconds for node in branches}) > 1
 
 
 def test_a_short_answer_is_waited_for(service, hold):
@@ -176,24 +215,3 @@ def test_before_the_load_there_is_no_cache():
     answer = asyncio.run(door(None, "GET"))
     assert answer.status_code == 503
     assert "not loaded yet" in answer.text
-
-
-@pytest.mark.parametrize(
-    ("tokens", "text"),
-    [
-        ([], ""),
-        ([*b"one\ntwo\tthree"], "one\\ntwo\\tthree"),
-        ([27, *b"[31mred"], "\\x1b[31mred"),
-        ([*"\u202egnp".encode()], "\\u202egnp"),
-        ([*"na\u00efve \u65e5\u672c".encode()], "na\u00efve \u65e5\u672c"),
-        ([*"a\u65e5".encode()[:-1]], "a"),  # its last character is cut
-        ([257, *b"user"], "<|im_start|>user"),
-        ([*b"see ", *[2**31] * 3, *b" it"], "see [media] it"),
-        ([2**31 + 5, 2**31 + 6], "[media]"),
-        ([*b"x" * 60], "x" * 39 + "\u2026"),
-    ],
-)
-def test_how_a_stretch_begins(service, tokens, text):
-    """On one line, and safe to show: what a user typed may hold a terminal's commands."""
-    decode = service.served.text.tokenizer.decode
-    assert beginning(tokens, lambda ids: decode(ids, control=True)) == text

@@ -92,6 +92,24 @@ def test_the_budget_is_the_callers_then_by_the_device_of_the_caches(
     assert choose_budget(request, torch.device(device)) == budget
 
 
+@pytest.mark.parametrize(
+    ("asked", "warning"),
+    [
+        (None, None),
+        (0, None),
+        (1 << 20, None),
+        (12 * GIB, None),
+        (2, "only 2 bytes for stored conversations"),
+        (13 * GIB, "14.0 GB for stored conversations is more than the device's 12.9 GB"),
+    ],
+)
+def test_a_budget_that_is_hardly_meant_is_told(monkeypatch, settings, caplog, asked, warning):
+    """A size without its unit, or one that the device does not have."""
+    monkeypatch.setattr(compose, "system_memory", lambda: SystemMemory(5, 12 * GIB))
+    choose_budget(LoadRequest("tiny", settings.models, cache_bytes=asked), torch.device("cpu"))
+    assert [warning in line for line in caplog.messages] == ([] if warning is None else [True])
+
+
 @pytest.mark.parametrize("wanted", ["cuda:99", "gpu", "cpu:1", "meta"])
 def test_a_device_that_is_not_here_is_named_with_those_that_are(wanted):
     """08 RUN-12."""

@@ -9,7 +9,14 @@ from forerun.protocol.cache import CacheReport
 from forerun.store.names import ModelName
 
 EMPTY = CacheReport(
-    context=8192, budget=5, snapshots=0, live_tokens=0, live_bytes=0, freed_bytes=0, nodes=[]
+    context=8192,
+    budget=5,
+    snapshots=0,
+    live_tokens=0,
+    live_bytes=0,
+    freed_bytes=0,
+    as_of_seconds=0.0,
+    nodes=[],
 )
 
 

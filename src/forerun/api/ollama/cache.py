@@ -8,7 +8,9 @@ from starlette.routing import Route
 from forerun.api.bodies import read_body
 from forerun.api.ollama.named import NamedRequest
 from forerun.api.services import Services
+from forerun.base.errors import RequestError
 from forerun.base.logs import event, logger
+from forerun.base.shown import shown
 from forerun.protocol.cache import CacheReport
 from forerun.protocol.codec import encode
 
@@ -16,7 +18,14 @@ log = logger(__name__)
 
 
 class CacheRequest(NamedRequest):
-    clear: bool | None = None
+    clear: object = None
+
+    @property
+    def clears(self) -> bool:
+        """RequestError for what is neither true nor false."""
+        if self.clear is None or isinstance(self.clear, bool):
+            return bool(self.clear)
+        raise RequestError(f"clear is {shown(self.clear)}; it must be true or false")
 
 
 class ModelCache(CacheReport):
@@ -30,7 +39,7 @@ def cache_routes(services: Services) -> list[Route]:
 
     async def show(request: Request) -> Response:
         asked = await read_body(request, CacheRequest)
-        name, clear = asked.model_name(), bool(asked.clear)
+        name, clear = asked.model_name(), asked.clears
         report = await services.scheduler.cache(name, clear=clear)
         if clear:
             event(log, "cache cleared", model=str(name), freed=report.freed_bytes)

@@ -1,0 +1,67 @@
+"""The slash commands that act on the conversation and on what the model keeps."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from forerun.base.errors import RequestError
+from forerun.cli.chat import Chat, Shown
+from forerun.cli.slash import SlashCommands
+from forerun.protocol.cache import CacheReport
+from forerun.protocol.requests import Message
+
+
+def report(freed):
+    numbers = dict.fromkeys(("budget", "snapshots", "live_tokens", "live_bytes"), 0)
+    return CacheReport(context=8192, freed_bytes=freed, as_of_seconds=0.0, nodes=[], **numbers)
+
+
+@pytest.fixture
+def conversation():
+    asked = []
+
+    def cache(*, clear=False):
+        asked.append(clear)
+        return report(2_000_000 if clear else 0)
+
+    chat = Chat(turns=[Message(role="user", content="hi")])
+    return SimpleNamespace(model="m:latest", chat=chat, shown=Shown(), cache=cache, asked=asked)
+
+
+def test_the_cache_is_shown_or_cleared(conversation, capsys):
+    commands = SlashCommands(conversation)
+    assert commands.run("/cache")
+    shown = capsys.readouterr()
+    assert shown.out.startswith("m:latest: 0 of 8,192 tokens live")
+    assert shown.err == ""
+    assert commands.run("/cache  clear ")
+    assert capsys.readouterr().err == "(freed 2.0 MB)\n"
+    assert conversation.asked == [False, True]
+
+
+def test_a_new_conversation_leaves_the_model_what_it_holds(conversation, capsys):
+    SlashCommands(conversation).run("/clear")
+    assert conversation.chat.turns == []
+    assert conversation.asked == []
+    assert "/cache clear forgets it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("/cache now", "now"),
+        ("/cache clear all", "clear all"),
+        ("/clear cache", "cache"),
+        ("/set verbose no", "no"),
+        ("/set quiet please", "please"),
+        ("/set nothink high", "high"),
+    ],
+)
+def test_a_word_too_many_is_an_error_and_changes_nothing(conversation, line, word):
+    conversation.shown.verbose = False
+    with pytest.raises(RequestError, match=f"'{word}'"):
+        SlashCommands(conversation).run(line)
+    assert len(conversation.chat.turns) == 1
+    assert not conversation.shown.verbose
+    assert conversation.chat.think is None
+    assert conversation.asked == []

@@ -21,7 +21,7 @@ LESS = (  # columns, most first: the widest that leaves room for the text is dra
 )
 GAP = "  "
 WANTED_TEXT = 20  # columns; for less, other columns are left out
-BOTH_ENDS = 30  # columns in which a text is cut in its middle; in fewer, at its end
+BOTH_ENDS = 20  # columns in which a text is cut in its middle; in fewer, at its end
 _AGES = ((86400 * 2, 86400, "d"), (3600 * 2, 3600, "h"), (60 * 2, 60, "m"), (0, 1, "s"))
 
 
@@ -171,6 +171,7 @@ def _cut(text: str, room: int | None, lines: Lines) -> str:
     tail = text if room >= BOTH_ENDS else ""
     while cell_len(tail) > left // 2:
         tail = tail[1:]
+    tail = tail.partition(" ")[2] or tail  # the first word is most likely half a one
     head = set_cell_size(text, max(0, left - cell_len(tail)))
     cut = f"{head.rstrip()}{lines.cut}{tail.lstrip()}"
     return set_cell_size(cut, room).rstrip()

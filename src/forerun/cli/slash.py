@@ -46,7 +46,7 @@ HELP = '''\
                             system, license, modelfile
 /cache                      what the model keeps of conversations
 /cache clear                let the model forget them all
-/clear                      begin a new conversation
+/clear                      forget the conversation so far
 /save NAME                  keep model, parameters, system prompt and
                             conversation as the new model NAME
 /load NAME                  go on with another model
@@ -150,7 +150,7 @@ class SlashCommands:
     def _clear(self, rest: str) -> None:
         _refuse(rest, "/clear")
         self._conversation.chat.turns.clear()
-        _say("a new conversation; the model still holds the old one: /cache clear forgets it")
+        _say("the conversation is forgotten here; /cache clear lets the model forget it, too")
 
     def _save(self, rest: str) -> None:
         if not rest:

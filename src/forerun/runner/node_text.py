@@ -24,8 +24,16 @@ def text_of(first: Sequence[int], last: Sequence[int], tokenizer: Tokenizer) -> 
     if not last and len(head) <= LONGEST:
         return head
     half = (LONGEST - len(ELLIPSIS)) // 2
-    end = tail if last else head
-    return f"{head[:half].rstrip()}{ELLIPSIS}{end[-half:].lstrip()}".strip()
+    return f"{_beginning(head, half)}{ELLIPSIS}{_end(tail if last else head, half)}".strip()
+
+
+def _beginning(text: str, length: int) -> str:
+    """At most so many characters, in whole words where there are any."""
+    return text if len(text) <= length else text[: length + 1].rpartition(" ")[0] or text[:length]
+
+
+def _end(text: str, length: int) -> str:
+    return text if len(text) <= length else text[-length - 1 :].partition(" ")[2] or text[-length:]
 
 
 def _words(tokens: Sequence[int], tokenizer: Tokenizer) -> str:

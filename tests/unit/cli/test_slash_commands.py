@@ -43,7 +43,7 @@ def test_a_new_conversation_leaves_the_model_what_it_holds(conversation, capsys)
     SlashCommands(conversation).run("/clear")
     assert conversation.chat.turns == []
     assert conversation.asked == []
-    assert "/cache clear forgets it" in capsys.readouterr().err
+    assert "/cache clear lets the model forget it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -49,5 +49,12 @@ def test_a_long_text_keeps_both_ends(tokenizer, first, last):
     assert " … " in text
 
 
+def test_a_long_text_is_cut_between_words(tokenizer):
+    words = " ".join(f"word{number}" for number in range(40))
+    head, tail = text_of([*words.encode()], [], tokenizer).split(" … ")
+    assert set(f"{head} {tail}".split()) <= set(words.split())
+    assert min(len(head), len(tail)) > 45
+
+
 def test_a_text_of_the_longest_length_is_whole(tokenizer):
     assert text_of([*b"a" * LONGEST], [], tokenizer) == "a" * LONGEST

@@ -5,7 +5,7 @@ import pytest
 from fixtures.checked_rig import CASES, NEVER, REWINDING, STUBBORN, CheckedRig, each
 from forerun.base.units import GIB
 from forerun.prefix import trie
-from forerun.prefix.eviction import EvictionQueue
+from forerun.prefix.eviction import EvictionQueue, in_the_way
 from forerun.prefix.prefix_cache import MOST_BYTES, PrefixCache
 from forerun.prefix.trie import Node
 
@@ -142,6 +142,25 @@ def test_what_may_not_go_is_passed_over():
     assert order(top, frontier=right) == [lone, below]
     left.owned_bytes = 1
     assert order(top, frontier=right)[0] is left
+
+
+def test_a_leaf_that_owns_nothing_is_in_the_way_of_bytes_above_it():
+    """EVI-1, EVI-3: and of none that only the frontier owns, or that are not there."""
+    top = root()
+    stored, live = leaf(top, 1, 0.0, 5), leaf(top, 2, 9.0, 5)
+    branch = leaf(stored, 3, 1.0, 0)
+    late, early = leaf(branch, 4, 3.0, 0), leaf(branch, 5, 2.0, 0)
+    beyond = leaf(live, 6, 1.0, 0)
+    leaf(top, 7, 1.0, 0)
+    nodes = [node for _, node in trie.walk(top)]
+    assert in_the_way(nodes, live) is early
+    assert in_the_way(nodes, early) is beyond
+    assert in_the_way(nodes, beyond) is early
+    trie.drop(early)
+    nodes.remove(early)
+    assert in_the_way(nodes, live) is late
+    stored.owned_bytes = 0
+    assert in_the_way(nodes, live) is None
 
 
 @each(STUBBORN)

@@ -20,8 +20,8 @@ FOREVER_S = 10 * 365 * 86400.0
 def command(settings: Settings) -> None:
     """List the models that the server has loaded, and until when.
 
-    SIZE is weights, live caches and stored conversations (`forerun cache` shows these). A process
-    takes more: see `forerun bench` and /metrics.
+    SIZE is weights, what the live tokens take and stored conversations (`forerun cache` shows
+    these). A process takes more, such as buffers of an earlier, longer conversation: see /metrics.
     """
     click.echo(table(HEAD, [_row(entry) for entry in needed_server(settings).loaded()]))
 

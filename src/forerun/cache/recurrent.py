@@ -58,7 +58,7 @@ class RecurrentSnapshot:
         return self._state
 
     def size(self) -> int:
-        return 0 if self._state is None else _storage_bytes(self._state)
+        return _storage_bytes(self.state)
 
     def set_materialize_hook(self, hook: MaterializeHook | None) -> None:
         """There is no later copy-out to tell of."""
@@ -177,7 +177,7 @@ class RecurrentCache:
         return 0 if parent is None else parent.size()
 
     def reissue(self, snapshot: Snapshot) -> Snapshot:
-        return snapshot  # a state at an offset that live state has left behind
+        return snapshot  # live state is at one offset, and moves on
 
     def free(self) -> None:
         self._assert_no_write()

@@ -111,7 +111,7 @@ class RotatingCache(RowCache):
         return 0 if parent is None else parent.size()
 
     def reissue(self, snapshot: Snapshot) -> Snapshot:
-        return snapshot  # a state at an offset that live state has left behind
+        return snapshot  # its rows are soon pushed out
 
     def free(self) -> None:
         super().free()

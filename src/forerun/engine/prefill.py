@@ -19,16 +19,19 @@ def prefill(loaded: LoadedModel, session: Session, job: Job, follower: Follower)
     """
     tokens, position = session.tokens, session.cached
     last = len(tokens) - 1
-    while position < last:
-        if job.cancelled.is_set():
-            follower.settle(tokens[position])  # CAN-1
-            raise CancelledError("cancelled while the prompt was evaluated")
-        chunk = tokens[position : min(position + loaded.chunk, last)]
-        batch = Batch.of(chunk, position, loaded.model.facts.device)
-        forward = loaded.model.forward(batch, loaded.caches)
-        follower.committed(chunk, forward, position)
-        position += len(chunk)
-        job.sink.prefilled(position)
-        log.info("prefill processed=%d total=%d", position, len(tokens))
+    try:
+        while position < last:
+            if job.cancelled.is_set():
+                raise CancelledError("cancelled while the prompt was evaluated")
+            chunk = tokens[position : min(position + loaded.chunk, last)]
+            batch = Batch.of(chunk, position, loaded.model.facts.device)
+            forward = loaded.model.forward(batch, loaded.caches)
+            follower.committed(chunk, forward, position)
+            position += len(chunk)
+            job.sink.prefilled(position)
+            log.info("prefill processed=%d total=%d", position, len(tokens))
+    except CancelledError:  # of ours, or of a sink whose reader is gone
+        follower.settle(tokens[position])  # CAN-1
+        raise
     follower.settle(tokens[last])
     session.attach()

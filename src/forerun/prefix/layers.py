@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from forerun.contract.cache import LayerCache, Snapshot
 from forerun.prefix.trie import Node
 
-Row = list[Snapshot | None]  # one entry a layer
+LayerSnapshots = list[Snapshot | None]  # one entry a layer
 
 
 class Layers:
@@ -55,8 +55,8 @@ class Layers:
             if all(self._reach(layer, target, path) for layer in range(len(self))):
                 return
 
-    def level(self, target: int) -> bool:
-        """Whether all layers now hold `target` tokens, from live state alone."""
+    def rewind(self, target: int) -> bool:
+        """Each layer back to `target` from live state; False where one cannot go there."""
         return all(cache.restore(None, target) for cache in self._caches)
 
     def free(self) -> None:
@@ -72,33 +72,33 @@ class Layers:
             for cache in self._caches:
                 cache.prepare_snapshots(offsets)
 
-    def take(self) -> list[Row]:
-        """What was captured, a row an offset; none if nothing was scheduled."""
+    def take(self) -> list[LayerSnapshots]:
+        """What was captured at each offset; empty if nothing was scheduled."""
         if not self._scheduled:
             return []
         self._scheduled = False
         taken = [cache.take_snapshots() for cache in self._caches]
         return [list(row) for row in zip(*taken, strict=True)]
 
-    def snapshots(self, node: Node) -> Iterator[tuple[int, Snapshot | None]]:
-        """What each layer that `node` lacks holds of it now, with the layer's number."""
+    def missing(self, node: Node) -> Iterator[tuple[int, Snapshot | None]]:
+        """What the layers that `node` lacks hold of it now, with their numbers."""
         for layer, (cache, held) in enumerate(zip(self._caches, node.snapshots, strict=True)):
             if held is None:
                 yield layer, cache.snapshot(node.start)
 
-    def split(self, layer: int, snapshot: Snapshot | None, at: int) -> Row:
+    def split(self, layer: int, snapshot: Snapshot | None, at: int) -> LayerSnapshots:
         return list(self._caches[layer].split(snapshot, at))
 
     def reissue(self, layer: int, snapshot: Snapshot) -> Snapshot:
         return self._caches[layer].reissue(snapshot)
 
-    def merge(self, parents: Row, children: Row) -> Row:
+    def merge(self, parents: LayerSnapshots, children: LayerSnapshots) -> LayerSnapshots:
         return [
             cache.merge(parent, child)
             for cache, parent, child in zip(self._caches, parents, children, strict=True)
         ]
 
-    def merge_frees(self, parents: Row, children: Row) -> int:
+    def merge_frees(self, parents: LayerSnapshots, children: LayerSnapshots) -> int:
         return sum(
             cache.merge_frees(parent, child)
             for cache, parent, child in zip(self._caches, parents, children, strict=True)
@@ -115,7 +115,7 @@ class Layers:
         return any(cache.restore(snapshot, target) for snapshot in held if snapshot is not None)
 
 
-def close_all(row: Sequence[Snapshot | None]) -> None:
-    for snapshot in row:
+def close_all(snapshots: Sequence[Snapshot | None]) -> None:
+    for snapshot in snapshots:
         if snapshot is not None:
             snapshot.close()

@@ -26,6 +26,9 @@ from forerun.prefix.trie import Keys, Match, Node
 
 MOST_BYTES = 8 * GIB  # of stored snapshots, however much memory there is (STR-7)
 
+_NO_MEMORY = (RuntimeError, MemoryError)  # torch has no type of its own for it on a CPU
+_MANY_NODES = 1000  # from here on, looking for what to evict costs more than what is evicted
+
 log = logger(__name__)
 
 
@@ -97,7 +100,7 @@ class PrefixCache:
     def begin(self, tokens: Sequence[int], media: Sequence[MediaRange] = ()) -> Session:
         """Switch to what is stored of `tokens`, and schedule what their prefill shall capture.
 
-        At least one token is left to evaluate. Raises nothing for whatever the tokens are.
+        At least one of the tokens is left to evaluate, to draw the first new one from.
         """
         keys = self._keys(tokens, media)
         found = trie.match(self.root, keys)
@@ -109,51 +112,36 @@ class PrefixCache:
         self._schedule(len(tokens), cached, resume, media)
         log.debug(
             "%s total=%d matched=%d cached=%d left=%d",
-            *("hit" if cached else "miss", len(tokens), matched, cached, len(tokens) - cached),
+            "hit" if cached else "miss",
+            len(tokens),
+            matched,
+            cached,
+            len(tokens) - cached,
         )
         return Session(self, tuple(tokens), tuple(media), cached=cached, matched=matched)
 
-    def attach(self, stored: Sequence[int], media: Sequence[MediaRange]) -> None:
+    def attach(self, recorded: Sequence[int], media: Sequence[MediaRange]) -> None:
         """Give every capture that all layers reached a node at its offset (ATT).
 
-        stored  the tokens recorded so far: the prompt and, at a session's end, what was drawn
+        recorded  the prompt and, at a session's end, what was drawn
         """
-        pending, self._pending = self._pending, ()
-        waiting = list(zip(pending, self._layers.take(), strict=bool(pending)))
-        keys, reached = self._keys(stored, media) if waiting else (), self._layers.offset
         try:
-            while waiting:
-                capture, row = waiting.pop(0)
-                if capture.offset > reached:
-                    close_all(row)
-                    continue
-                self._advance(keys, capture.offset)
-                self.frontier.user |= capture.user
-                self._storage.attach(self.frontier, row)
-                self.frontier.last_used = self._clock()
-                self._compact()
-        except BaseException:
-            self._drop_frontier()  # which may hold state of one layer and no rows of another
-            raise
-        finally:
-            for _, row in waiting:
-                close_all(row)
+            self._attach(recorded, media)
+        except _NO_MEMORY as error:
+            log.warning("what a prompt captured is not kept: %s", one_line(error))
+            self._enforce(0)
         self._enforce(self._budget)
 
-    def close(self, stored: Sequence[int], media: Sequence[MediaRange]) -> None:
-        """Record what the caches hold by now of `stored`: the prompt and all that was drawn."""
-        offset, keys = self._layers.offset, self._keys(stored, media)
-        assert offset <= len(keys), f"caches at {offset}, only {len(keys)} keys recorded"
-        self.attach(stored, media)
-        if not self._layers.level(offset):  # a forward broke off (contract/model law 2)
-            self._back_to_frontier()
-        elif offset > self.frontier.end:
-            self._advance(keys, offset)
-            self._storage.page_out(self.frontier)
-            self._compact()
-        else:
-            self._follow(self.path)
-        self.frontier.last_used = self._clock()
+    def close(self, recorded: Sequence[int], media: Sequence[MediaRange]) -> None:
+        """Store what the caches hold by now of the prompt and all that was drawn.
+
+        A request that has been answered does not fail because there is no memory to remember it.
+        """
+        try:
+            self._close(recorded, media)
+        except _NO_MEMORY as error:
+            log.warning("what a request evaluated is not kept: %s", one_line(error))
+            self.recover(error)
         self._enforce(self._budget)
 
     def recover(self, error: BaseException) -> None:
@@ -164,12 +152,12 @@ class PrefixCache:
         """
         try:
             self._pending = ()
-            for row in self._layers.take():
-                close_all(row)
+            for captures in self._layers.take():
+                close_all(captures)
             if isinstance(error, torch.OutOfMemoryError | MemoryError):
                 self._enforce(0)
             self._back_to_frontier()
-        except Exception as another:  # noqa: BLE001 - a lost device, or no memory even for this
+        except Exception as another:  # noqa: BLE001 - a session's border: `error` is told
             log.warning("all conversations are forgotten, after an error: %s", one_line(another))
             self.clear()
 
@@ -178,6 +166,37 @@ class PrefixCache:
         self._pending = ()
         self._storage.clear(self._clock())
         self._empty()
+
+    def _attach(self, recorded: Sequence[int], media: Sequence[MediaRange]) -> None:
+        pending, self._pending = self._pending, ()
+        waiting = list(zip(pending, self._layers.take(), strict=True))
+        keys, reached = self._keys(recorded, media) if waiting else (), self._layers.offset
+        try:
+            while waiting and waiting[0][0].offset <= reached:
+                capture = waiting[0][0]
+                self._advance(keys, capture.offset)
+                self.frontier.user |= capture.user
+                self._storage.attach(self.frontier, waiting.pop(0)[1])
+                self.frontier.last_used = self._clock()
+                self._compact()
+        except BaseException:
+            self._drop_frontier()
+            raise
+        finally:  # what was not reached, or not stored
+            for _, captures in waiting:
+                close_all(captures)
+
+    def _close(self, recorded: Sequence[int], media: Sequence[MediaRange]) -> None:
+        offset, keys = self._layers.offset, self._keys(recorded, media)
+        assert offset <= len(keys), f"caches at {offset}, only {len(keys)} keys recorded"
+        self.attach(recorded, media)
+        if not self._layers.rewind(offset):  # a forward broke off (contract/model law 2)
+            self._back_to_frontier()
+        elif offset > self.frontier.end:
+            self._store(keys, offset)
+        else:
+            self._follow(self.path)
+        self.frontier.last_used = self._clock()
 
     def _keys(self, stored: Sequence[int], media: Sequence[MediaRange]) -> Keys:
         return keys_of(effective_tokens(stored, media), self._look_ahead)
@@ -200,8 +219,8 @@ class PrefixCache:
         """A request need not fail because there was no memory to keep another one's state."""
         try:
             return self._switch(found, media)
-        except (torch.OutOfMemoryError, MemoryError):
-            log.warning("out of memory for stored conversations; all of them are forgotten")
+        except _NO_MEMORY as error:
+            log.warning("stored conversations are forgotten: %s", one_line(error))
             self.clear()
             return 0
         except BaseException as error:
@@ -225,9 +244,10 @@ class PrefixCache:
     def _follow(self, path: Sequence[Node]) -> None:
         """Make `path` the active one, as far as the caches hold it (SWI-7, SWI-8)."""
         offset = self._layers.offset
-        self.path = [self.root, *(node for node in path[1:] if node.start < offset)]
-        if offset < self.frontier.end:
-            self.path[-1] = self._storage.cut(self.frontier, offset - self.frontier.start)
+        reached = [self.root, *(node for node in path[1:] if node.start < offset)]
+        if offset < reached[-1].end:
+            reached[-1] = self._storage.cut(reached[-1], offset - reached[-1].start)
+        self.path = reached
 
     def _advance(self, keys: Keys, end: int) -> None:
         """Move the frontier to `end`, along what is stored and beyond (ADV-1)."""
@@ -262,8 +282,11 @@ class PrefixCache:
                 storage.reissue(active)
         if storage.owned_bytes <= budget:
             return
-        queue = EvictionQueue(storage.nodes())
-        while storage.owned_bytes > budget:
+        nodes = storage.nodes()
+        queue = EvictionQueue(nodes)
+        # of many nodes a few more go, so that the next requests need not look for any
+        enough = budget - budget // 64 if len(nodes) > _MANY_NODES else budget
+        while storage.owned_bytes > enough:
             node = queue.next(self.frontier, storage.join_frees)
             node = node or in_the_way(storage.nodes(), self.frontier)
             if node is None:
@@ -276,12 +299,23 @@ class PrefixCache:
                 storage.remove(node)
             queue.changed(node.parent)
 
+    def _store(self, keys: Keys, offset: int) -> None:
+        """A node for what was evaluated since the frontier (CLO-4)."""
+        try:
+            self._advance(keys, offset)
+            self._storage.page_out(self.frontier)
+        except BaseException:
+            self._drop_frontier()
+            raise
+        self._compact()
+
     def _drop_frontier(self) -> None:
+        """It may hold the state of one layer and no rows of another."""
         if self.frontier is not self.root and not self.frontier.children:
             self._storage.remove(self.path.pop())
 
     def _back_to_frontier(self) -> None:
-        if not self._layers.level(self.frontier.end):
+        if not self._layers.rewind(self.frontier.end):
             self._empty()
             self._enforce(self._budget)
 

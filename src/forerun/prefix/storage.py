@@ -5,7 +5,7 @@ from functools import partial
 
 from forerun.contract.cache import Snapshot
 from forerun.prefix import trie
-from forerun.prefix.layers import Layers, Row, close_all
+from forerun.prefix.layers import Layers, LayerSnapshots, close_all
 from forerun.prefix.trie import Node
 
 
@@ -24,9 +24,9 @@ class Storage:
         self.owned_bytes = 0
         self.root = self._new_root(now)
 
-    def attach(self, node: Node, row: Row) -> None:
+    def attach(self, node: Node, captures: LayerSnapshots) -> None:
         """Store captures that end with `node`, where it lacks them (ATT-5). Takes them over."""
-        waiting = list(enumerate(row))
+        waiting = list(enumerate(captures))
         try:
             while waiting:
                 layer, capture = waiting[0]
@@ -42,13 +42,13 @@ class Storage:
 
     def page_out(self, node: Node) -> None:
         """Store what the layers hold of `node`, where it lacks that, now that they rest there."""
-        for layer, snapshot in self._layers.snapshots(node):
+        for layer, snapshot in self._layers.missing(node):
             self._hold(node, layer, snapshot)
 
     def cut(self, node: Node, at: int) -> Node:
         """Split a node and what it holds after `at` keys of its edge; the upper half (ADV-2).
 
-        Where there is no memory for it, both halves hold less, and nothing that is not theirs.
+        What cannot be split, for lack of memory, goes with all that follows it.
         """
         waiting = list(enumerate(self._release(node)))
         upper = trie.cut(node, at)
@@ -59,8 +59,10 @@ class Storage:
                 self._hold(upper, layer, before)
                 self._hold(node, layer, after)
                 del waiting[0]
-        finally:
+        except BaseException:
             close_all([snapshot for _, snapshot in waiting])
+            self._remove_all(upper)
+            raise
         return upper
 
     def join(self, node: Node) -> Node:
@@ -85,6 +87,12 @@ class Storage:
         trie.drop(leaf)
         close_all(self._release(leaf))
 
+    def _remove_all(self, node: Node) -> None:
+        """A node and everything below it."""
+        for child in list(node.children.values()):
+            self._remove_all(child)
+        self.remove(node)
+
     def clear(self, now: float) -> None:
         """Close everything, without a copy of anything."""
         for _, node in trie.walk(self.root):
@@ -104,7 +112,7 @@ class Storage:
             self._count(node, snapshot.size())
             snapshot.set_materialize_hook(partial(self._count, node))
 
-    def _release(self, node: Node) -> Row:
+    def _release(self, node: Node) -> LayerSnapshots:
         """A node's snapshots, no longer counted as its own."""
         held, node.snapshots = node.snapshots, [None] * len(self._layers)
         for snapshot in held:

@@ -7,7 +7,6 @@ from fixtures.prefix_invariants import (
     below,
     check,
     check_contents,
-    check_leaks,
     check_live,
     check_within_budget,
 )
@@ -73,23 +72,3 @@ def test_what_a_broken_request_makes_the_layers_copy_out_is_within_the_budget():
     assert rig.offset == rig.prefix.snapshot_bytes == 0
     check(rig.prefix, rig.caches)
     check_within_budget(rig.prefix, rig.caches)
-
-
-def test_a_cut_for_which_there_is_no_memory_leaves_no_snapshot_behind(monkeypatch):
-    """CTR-4, ADV-2: what could not be placed in either half is closed."""
-    rig = Rig("kv", 0, captures=NEVER)
-
-    def no_memory(*_):
-        raise MemoryError
-
-    rig.run(range(10), [20, 21, 22, 23])
-    with (
-        monkeypatch.context() as patched,
-        pytest.raises(MemoryError),
-        rig.prefix.begin(range(10)) as session,
-    ):
-        rig.forward([*range(10), 20])
-        session.outputs += [20, 21]
-        patched.setattr(rig.targets[0].cache, "split", no_memory)
-    check_leaks([*below(rig.prefix.root)], [layer.cache for layer in rig.targets])
-    rig.run(range(10), [20, 21])

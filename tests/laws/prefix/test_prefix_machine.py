@@ -284,7 +284,7 @@ class PrefixLaws(RuleBasedStateMachine):
             point = keys[: capture.offset]
             if capture.user:
                 self.users.add(point)
-            if capture.user or self.parts_at(point, keys):
+            if capture.user or self.parts_at(point, self.live):
                 self.points.add(point)
         self.held += [keys[: capture.offset] for capture in reached] + [self.live]
         longest = max(self.held[-len(reached) - 1 :], key=len)
@@ -327,7 +327,7 @@ def _common(one: Keys, other: Keys) -> int:
 
 
 class _Unlevel(logging.Handler):
-    """SWI-5: the warning that all layers were emptied must never fire."""
+    """SWI-5: nothing that happens here is worth a warning, but want of memory."""
 
     def emit(self, record: logging.LogRecord) -> None:
         raise AssertionError(record.getMessage())

@@ -13,6 +13,7 @@ import torch
 from fixtures.hybrid import CONTEXT, KINDS, HybridModel, Kind, hybrid_model, loaded_hybrid
 from fixtures.hybrid_reference import assert_holds, continued
 from fixtures.toy import GREEDY, ListSink
+from forerun.base.errors import CancelledError
 from forerun.contract.drafter import DraftRequest
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
@@ -86,6 +87,29 @@ def test_a_retry_resumes_where_its_cancelled_attempt_stopped(kinds, keys, look_a
         assert cancelled.error.status == 499
         assert chat.offset == 7 * chunks
         assert chat.ask(FIRST).figures.cached_tokens == 7 * chunks
+
+
+class LeavingSink(ListSink):
+    """Its reader is gone by the time that `tokens` of the prompt are in the caches."""
+
+    def __init__(self, tokens):
+        super().__init__()
+        self._tokens = tokens
+
+    def prefilled(self, tokens):
+        super().prefilled(tokens)
+        if tokens >= self._tokens:
+            raise CancelledError("the reader left")
+
+
+@EVERY
+def test_a_reader_who_leaves_during_prefill_finds_all_of_it_again(kinds, keys, look_ahead):
+    """CAN-1, CAN-2: it is the sink that says so, between two chunks."""
+    chat = Chat(kinds, keys, look_ahead, chunk=9)
+    for gone_at in (9, 18, 27):
+        assert chat.ask(FIRST, sink=LeavingSink(gone_at)).error is not None
+        assert chat.offset == gone_at
+    assert chat.ask(FIRST).calls[0] == f"started {len(FIRST)} 27"
 
 
 @EVERY

@@ -17,7 +17,7 @@ NEVER = CaptureRule(interval=1000, before_end=1000)
 
 @pytest.mark.parametrize("look_ahead", [0, 1])
 def test_a_close_follows_layers_that_were_rewound_below_the_frontier(look_ahead):
-    """STR-2, SWI-8: a roll-back that goes further than what was attached cuts the node there."""
+    """02 STR-2, SWI-8: a roll-back that goes further than what was attached cuts the node there."""
     rig = Rig("kv", look_ahead, captures=NEVER)
     rig.run(range(10))
     with rig.prefix.begin(range(8)):

@@ -86,7 +86,7 @@ def warm(server: Server, client: ollama.Client) -> None:
 
 @pytest.mark.usefixtures("warm")
 def test_what_is_kept(server: Server) -> None:
-    """STR-7: every field is there, also those that are false or 0."""
+    """02 STR-7: every field is there, also those that are false or 0."""
     report = cache(server)
     assert (report["model"], report["context"]) == ("scripted:latest", 8192)
     assert (report["budget"], report["freed_bytes"]) == (BUDGET, 0)
@@ -246,7 +246,7 @@ def test_the_key_is_asked_for_here_too(settings: ScriptedSettings) -> None:
 
 
 def test_a_budget_of_nothing_keeps_the_live_conversation(settings: ScriptedSettings) -> None:
-    """STR-7: FORERUN_CACHE_BYTES=0 from the environment to the runner."""
+    """02 STR-7: FORERUN_CACHE_BYTES=0 from the environment to the runner."""
     with scripted_server(settings, FORERUN_CACHE_BYTES="0") as server:
         ask(server, FIRST)
         assert cached(ask(server, FIRST, "water", "SAY:more")) > len(FIRST)

@@ -152,7 +152,7 @@ class Conversations:
 @given(kinds=LAYOUTS, options=ENGINES, steps=st.lists(STEPS, min_size=2, max_size=6))
 @torch.inference_mode()
 def test_a_warm_answer_is_a_cold_one_whatever_came_before(kinds, options, steps):
-    """B07, A19, A21, 02 KEY-5, KEY-7, 03 DRF-2, DRF-6: ids, offsets and values of every layer,
+    """B07, A19, A21, 02 KEY-5, 02 KEY-7, 03 DRF-2, DRF-6: ids, offsets and values of every layer,
     after requests that branch off anywhere, end anyhow, and after evictions at any budget."""
     model = hybrid_model(kinds)
     conversations = Conversations(loaded_hybrid(model, **options), model)

@@ -5,7 +5,7 @@ the trie has stored and the logits of the next position are those of one cold fo
 tokens (fp32, 1e-5 of each tensor's scale). Token ids are compared where no two logits are as near
 as rounding (06 WID-6).
 
-Rules: STR-5, KEY-5, KEY-7, CLO-4, CLO-5, EVI-4, EVI-9, CAN-1, CAN-2, B05, B07, A19, A21.
+Rules: 02 STR-5, 02 KEY-5, 02 KEY-7, CLO-4, CLO-5, EVI-4, EVI-9, CAN-1, CAN-2, B05, B07, A19, A21.
 """
 
 import copy

@@ -35,13 +35,13 @@ def media_in(draw: st.DrawFn, length: int) -> list[MediaRange]:
 
 @given(tokens=TOKENS)
 def test_without_look_ahead_each_token_is_its_key(tokens: list[int]) -> None:
-    """KEY-3."""
+    """02 KEY-3."""
     assert keys_of(tuple(tokens), 0) == tuple(tokens)
 
 
 @given(tokens=WIDE)
 def test_with_look_ahead_each_token_but_the_last_has_a_key(tokens: list[int]) -> None:
-    """KEY-4: n tokens have max(n - 1, 0) keys, each of a token and its successor."""
+    """02 KEY-4: n tokens have max(n - 1, 0) keys, each of a token and its successor."""
     keys = keys_of(tuple(tokens), 1)
     assert keys == tuple((a << 64) | b for a, b in itertools.pairwise(tokens))
     assert len(keys) == max(len(tokens) - 1, 0)
@@ -49,7 +49,7 @@ def test_with_look_ahead_each_token_but_the_last_has_a_key(tokens: list[int]) ->
 
 @given(one=WIDE, other=WIDE)
 def test_pair_keys_are_equal_only_for_equal_pairs(one: list[int], other: list[int]) -> None:
-    """KEY-4: packing loses nothing, folds included (KEY-8)."""
+    """02 KEY-4: packing loses nothing, folds included (02 KEY-8)."""
     assume(len(one) > 1 and len(other) > 1)
     same = keys_of(tuple(one[:2]), 1) == keys_of(tuple(other[:2]), 1)
     assert same == (one[:2] == other[:2])
@@ -59,7 +59,7 @@ def test_pair_keys_are_equal_only_for_equal_pairs(one: list[int], other: list[in
 def test_k_matching_keys_verify_the_tokens_that_they_look_ahead_to(
     one: list[int], other: list[int], look_ahead: LookAhead
 ) -> None:
-    """KEY-5: k keys verify k + look_ahead tokens. KEY-6: a difference at j breaks key j - 1."""
+    """02 KEY-5: k keys verify k + look_ahead tokens. 02 KEY-6: what differs at j breaks key j - 1."""
     common = _common(keys_of(tuple(one), look_ahead), keys_of(tuple(other), look_ahead))
     assert common == max(_common(one, other) - look_ahead, 0)
 
@@ -68,7 +68,7 @@ def test_k_matching_keys_verify_the_tokens_that_they_look_ahead_to(
 def test_a_media_range_holds_its_fold_and_nothing_else_changes(
     data: st.DataObject, tokens: list[int]
 ) -> None:
-    """KEY-1, and KEY-8: without media the effective tokens are the tokens."""
+    """02 KEY-1, and 02 KEY-8: without media the effective tokens are the tokens."""
     media = data.draw(media_in(len(tokens)))
     effective = effective_tokens(tuple(tokens), media)
     inside = {place: item.fold for item in media for place in range(item.start, item.end)}
@@ -79,7 +79,7 @@ def test_a_media_range_holds_its_fold_and_nothing_else_changes(
 def test_prompts_with_different_media_share_only_the_text_before_them(
     data: st.DataObject, tokens: list[int], look_ahead: LookAhead
 ) -> None:
-    """KEY-9, scenario 16: equal text, equal places, another picture."""
+    """02 KEY-9, scenario 16: equal text, equal places, another picture."""
     start = data.draw(st.integers(0, len(tokens)))
     end = data.draw(st.integers(start, len(tokens)))
     assume(start < end)
@@ -100,13 +100,13 @@ def test_prompts_with_different_media_share_only_the_text_before_them(
 def test_folds_are_equal_for_equal_bytes_and_dimensions_alone(
     one: tuple[bytes, list[int]], other: tuple[bytes, list[int]]
 ) -> None:
-    """KEY-2, KEY-9: the same picture at two resolutions is two."""
+    """02 KEY-2, 02 KEY-9: the same picture at two resolutions is two."""
     assert (fold(*one) == fold(*other)) == (one == other)
     assert fold(*one) >= 2**31
 
 
 def test_a_hundred_thousand_folds_never_meet() -> None:
-    """KEY-2, scenario 22: and each keeps its fold, asked for in another order."""
+    """02 KEY-2, scenario 22: and each keeps its fold, asked for in another order."""
     items = [(struct.pack("<I", n // 2), (n % 2,)) for n in range(100_000)]
     folds = {item: fold(*item) for item in items}
     assert len(set(folds.values())) == len(items)
@@ -117,6 +117,6 @@ def test_a_hundred_thousand_folds_never_meet() -> None:
 
 @given(data=st.binary(max_size=40), cut=st.integers(0, 40))
 def test_media_whose_bytes_share_a_beginning_are_told_apart(data: bytes, cut: int) -> None:
-    """KEY-2, scenario 22."""
+    """02 KEY-2, scenario 22."""
     prefix = data[:cut]
     assert (fold(data, ()) == fold(prefix, ())) == (data == prefix)

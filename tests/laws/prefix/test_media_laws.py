@@ -33,7 +33,7 @@ TAIL = st.lists(st.integers(0, 1), min_size=1, max_size=5)
 def test_an_item_is_evaluated_whole_or_not_at_all(
     layout, look_ahead, before, length, requests, interval, chunk
 ):
-    """BEG-3, SCH-3, MED-1: wherever the requests part, and whatever the layers can restore."""
+    """BEG-3, 02 SCH-3, MED-1: wherever the requests part, and whatever the layers can restore."""
     rig = Rig(layout, look_ahead, captures=CaptureRule(interval, 1))
     item = MediaRange(before, before + length, SEEN, causal=False)
     for tail, reply in requests:

@@ -5,9 +5,9 @@ are few, prompts short and often made of earlier ones, so that they share, part 
 time; captures lie close. Requests end in every way that there is: answered, cancelled between
 chunks, refused in the middle, broken with the layers at different offsets.
 
-Rules: STR-1, STR-2, STR-3, STR-4, STR-5, STR-8, KEY-7, MAT-1, BEG-2, BEG-3, BEG-4, BEG-5, SWI-1,
-SWI-2, SWI-3, SWI-4, SWI-5, SWI-8, SCH-1, SCH-2, SCH-3, SCH-4, ATT-1, ATT-3, ATT-5, ADV-1, CMP-1,
-CLO-1, CLO-4, CLO-5, EVI-1, EVI-2, EVI-9, CAN-2, CAN-3, MED-1, MED-2, B01, B05, B17.
+Rules: 02 STR-1..5, 02 STR-8, 02 KEY-7, MAT-1, BEG-2..5, SWI-1..5, SWI-8, 02 SCH-1..4, ATT-1, ATT-3,
+ATT-5, ADV-1, CMP-1, CLO-1, CLO-4, CLO-5, EVI-1, EVI-2, EVI-9, CAN-2, CAN-3, MED-1, MED-2, B01,
+B05, B17.
 """
 
 import logging
@@ -262,7 +262,7 @@ class PrefixLaws(RuleBasedStateMachine):
             assert cached >= len(self.live), "what the layers hold is never evaluated again"
 
     def planned(self, prompt: Prompt, cached: int, branch: int) -> tuple[PendingCapture, ...]:
-        """SCH-1 to SCH-4, BEG-5, written out once more."""
+        """02 SCH-1 to 02 SCH-4, BEG-5, written out once more."""
         total = len(prompt.tokens)
         offsets = {branch: False} if branch > cached else {}
         for offset in {*range(1, total)}:

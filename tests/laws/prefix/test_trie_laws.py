@@ -1,6 +1,6 @@
 """The trie against the plainest model, a set of sequences, and eviction against a sorted list.
 
-Rules: STR-1, STR-3, MAT-1, MAT-2, ADV-1, ADV-2, CMP-2, CMP-5, EVI-2, EVI-3, EVI-9.
+Rules: 02 STR-1, 02 STR-3, MAT-1, MAT-2, ADV-1, ADV-2, CMP-2, CMP-5, EVI-2, EVI-3, EVI-9.
 """
 
 from hypothesis import given

@@ -68,7 +68,7 @@ def test_a_snapshot_at_any_boundary_restores_what_a_fresh_run_holds(kinds):
 @EACH_LAYOUT
 @torch.inference_mode()
 def test_captures_on_the_way_through_a_chunk_restore_each_boundary(kinds):
-    """01 PND-3, PND-5, SCH-6: prepared ahead, taken out of one forward that is not cut at them."""
+    """01 PND-3, PND-5, 02 SCH-6: prepared ahead, taken out of one forward that is not cut there."""
     model, whole = hybrid_model(kinds), logits(hybrid_model(kinds), TOKENS)
     boundaries = [1, 3, WINDOW, WINDOW + 1, 20, 38, 44]
     caches = model.new_caches(OPTIONS)

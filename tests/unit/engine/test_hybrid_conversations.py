@@ -57,7 +57,7 @@ def tail(seed, length=6):
 
 @EVERY
 def test_the_next_turn_evaluates_only_what_is_new(kinds, keys, look_ahead):
-    """B01, A19, KEY-7: the end of an answer is a point to resume from, whatever the layers."""
+    """B01, A19, 02 KEY-7: the end of an answer is a point to resume from, whatever the layers."""
     chat, text = Chat(kinds, keys, look_ahead), list(FIRST)
     known = 0
     for turn in range(4):
@@ -148,7 +148,7 @@ def test_branches_and_a_cancelled_branch_are_all_found_again(kinds, keys, look_a
 
 @EVERY
 def test_a_pair_whose_second_token_changed_is_rewritten(kinds, keys, look_ahead):
-    """KEY-5, 03 MTP-10: the drafter's state at a token depends on the one after it."""
+    """02 KEY-5, 03 MTP-10: the drafter's state at a token depends on the one after it."""
     chat = Chat(kinds, keys, look_ahead)
     for last in ([7], [8], [8, 7], [9, 8]):
         chat.ask([*FIRST, *last], 1)
@@ -182,7 +182,7 @@ def test_an_eviction_between_or_within_turns_changes_no_answer(kinds, keys, look
 
 
 def test_chunks_are_not_cut_where_captures_are_due():
-    """PRE-2, SCH-6: scheduled before the loop, crossed by it."""
+    """PRE-2, 02 SCH-6: scheduled before the loop, crossed by it."""
     chat = Chat(chunk=16, captures=CaptureRule(interval=8))
     sink = chat.ask(FIRST)
     assert sink.calls[1:4] == ["prefilled 16", "prefilled 32", "prefilled 39"]

@@ -1,4 +1,4 @@
-"""What goes when the budget is exceeded, and what may not: 02 EVI, STR-7."""
+"""What goes when the budget is exceeded, and what may not: 02 EVI, 02 STR-7."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def stories(rig, count=4, length=12):
 
 @each(CASES)
 def test_the_budget_is_of_what_is_stored_and_not_of_what_is_live(layout, look_ahead):
-    """STR-7: live rows are not in it, however long the conversation; stored ones are."""
+    """02 STR-7: live rows are not in it, however long the conversation; stored ones are."""
     rig = CheckedRig(layout, look_ahead, captures=NEVER)
     rig.run(LONG)
     live = sum(cache.nbytes() for cache in rig.caches)
@@ -35,7 +35,7 @@ def test_the_budget_is_of_what_is_stored_and_not_of_what_is_live(layout, look_ah
 
 
 def test_what_nobody_gave_a_budget_has_eight_gib():
-    """STR-7: a quarter of the device's memory, where that is less, is the caller's to say."""
+    """02 STR-7: a quarter of the device's memory, where that is less, is the caller's to say."""
     assert PrefixCache([]).budget_bytes == MOST_BYTES == 8 * GIB
 
 

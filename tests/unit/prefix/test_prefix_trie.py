@@ -23,7 +23,7 @@ def small():
 
 @each(CASES)
 def test_a_node_says_where_it_stands_and_what_it_holds(layout, look_ahead):
-    """STR-1: targets first, then the draft; the root is empty and ends at 0."""
+    """02 STR-1: targets first, then the draft; the root is empty and ends at 0."""
     rig = CheckedRig(layout, look_ahead)
     rig.run(PROMPT, [200, 201])
     top = rig.prefix.root
@@ -39,7 +39,7 @@ def test_a_node_says_where_it_stands_and_what_it_holds(layout, look_ahead):
 
 @each(CASES)
 def test_the_active_path_ends_where_the_caches_stand(layout, look_ahead):
-    """STR-2: `[root]` at first; in a request, after the switch and after each attach."""
+    """02 STR-2: `[root]` at first; in a request, after the switch and after each attach."""
     rig = CheckedRig(layout, look_ahead)
     assert rig.prefix.path == [rig.prefix.root]
     rig.run(PROMPT, [200, 201])
@@ -51,7 +51,7 @@ def test_the_active_path_ends_where_the_caches_stand(layout, look_ahead):
 
 @each(CASES)
 def test_siblings_never_share_a_first_key(layout, look_ahead):
-    """STR-3: whatever leaves an edge wherever; `check` looks at each node after each request."""
+    """02 STR-3: whatever leaves an edge wherever; `check` looks at each node after each request."""
     rig = CheckedRig(layout, look_ahead)
     rig.run(PROMPT)
     for shared in (0, 1, 2, 20, 21, 20, 46):
@@ -64,7 +64,7 @@ def test_siblings_never_share_a_first_key(layout, look_ahead):
 
 @each(CASES)
 def test_layers_rest_at_one_offset_however_a_request_ends(layout, look_ahead):
-    """STR-4: `offset` asks every layer."""
+    """02 STR-4: `offset` asks every layer."""
     rig = CheckedRig(layout, look_ahead)
     rig.run(PROMPT, chunk=5, cancel_after=3)
     assert rig.offset == 15
@@ -76,8 +76,8 @@ def test_layers_rest_at_one_offset_however_a_request_ends(layout, look_ahead):
 
 @each([case for case in CASES if case[0] != "kv"])
 def test_a_whole_state_may_be_missing_and_is_made_up_for(layout, look_ahead):
-    """STR-5: rows cover exactly each edge (`check`); a request that ends at a node without a state
-    starts from an earlier checkpoint, and leaves one where its match ended.
+    """02 STR-5: rows cover exactly each edge (`check`); a request that ends at a node without a
+    state starts from an earlier checkpoint, and leaves one where its match ended.
     """
     rig = CheckedRig(layout, look_ahead, captures=NEVER)
     rig.run(PROMPT, range(200, 210))
@@ -89,7 +89,7 @@ def test_a_whole_state_may_be_missing_and_is_made_up_for(layout, look_ahead):
 
 @each(CASES)
 def test_what_one_request_leaves_serves_all_that_follow(layout, look_ahead):
-    """STR-6: trie and caches are made once; a request brings nothing and replaces nothing."""
+    """02 STR-6: trie and caches are made once; a request brings nothing and replaces nothing."""
     rig = CheckedRig(layout, look_ahead)
     top = rig.prefix.root
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_what_one_request_leaves_serves_all_that_follow(layout, look_ahead):
 
 @each(CASES)
 def test_a_node_never_grows_in_place(layout, look_ahead):
-    """STR-8: what follows a user node is a child with captures of its own."""
+    """02 STR-8: what follows a user node is a child with captures of its own."""
     rig = CheckedRig(layout, look_ahead)
     rig.run(PROMPT[:20], [200])
     before = {id(node): (node.edge, node.end) for node in rig.nodes if node.user}
@@ -115,7 +115,7 @@ def test_a_node_never_grows_in_place(layout, look_ahead):
 
 @pytest.mark.parametrize("look_ahead", [0, 1])
 def test_a_draft_with_caches_of_its_own_is_stored_beside_the_target(look_ahead):
-    """STR-9: its rows are in every node, behind the target's."""
+    """02 STR-9: its rows are in every node, behind the target's."""
     rig = CheckedRig("kv", look_ahead)
     rig.run(PROMPT, [200])
     for node in rig.nodes:

@@ -209,7 +209,7 @@ def test_scenario_13_a_reply_that_begins_a_stored_one_leaves_a_state_at_its_end(
 
 @each(CASES)
 def test_scenario_17_every_capture_of_a_resumed_prefill_can_be_restored(layout, look_ahead):
-    """02 scenario 17: STR-8, 02 SCH-1. An edge that had grown in place would no longer fit the
+    """02 scenario 17: 02 STR-8, 02 SCH-1. An edge that had grown in place would no longer fit the
     captures, which cover the new tokens only.
     """
     rig = CheckedRig(layout, look_ahead)

@@ -66,7 +66,7 @@ def test_the_context_is_the_callers_then_the_models_own(
     ],
 )
 def test_snapshots_take_a_quarter_of_their_device_and_8_gib_at_most(device_bytes, budget):
-    """STR-7."""
+    """02 STR-7."""
     assert automatic_budget(device_bytes) == budget
 
 
@@ -84,7 +84,7 @@ def test_snapshots_take_a_quarter_of_their_device_and_8_gib_at_most(device_bytes
 def test_the_budget_is_the_callers_then_by_the_device_of_the_caches(
     monkeypatch, settings, device, asked, budget
 ):
-    """STR-7: system memory on a CPU, a container's share included; a GPU's own."""
+    """02 STR-7: system memory on a CPU, a container's share included; a GPU's own."""
     monkeypatch.setattr(compose, "system_memory", lambda: SystemMemory(5, 12 * GIB))
     on_gpu = 24 * GIB if device == "cuda" else None
     monkeypatch.setattr(compose, "_gpu_bytes", lambda _: on_gpu)

@@ -26,7 +26,7 @@ VARIABLES = {
     "FORERUN_API_KEY": "key that clients of the server must send (default none)",
     "FORERUN_ORIGINS": "web pages allowed, as https://a.example,app://* (default: this machine's)",
     "FORERUN_CONTEXT_LENGTH": "tokens of context of a load (default 8192 on a CPU)",
-    "FORERUN_CACHE_BYTES": "memory for each model's stored conversations, such as 2GiB; 0: none "
+    "FORERUN_CACHE_BYTES": "for each model's stored conversations, such as 2GiB "
     "(default: a quarter of the device's memory, at most 8GiB)",
     "FORERUN_DEVICE": "cpu, cuda, cuda:N or mps (default: the best there is)",
     "FORERUN_THREADS": "CPU threads (default: physical cores)",

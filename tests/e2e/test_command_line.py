@@ -98,7 +98,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest(models: Path) -> None:
     done = forerun(models, "shwo")
     assert done.returncode == 2
     assert done.stderr == (
-        "Error: no command 'shwo'; did you mean show? there are run, serve, ps, stop, pull, "
+        "Error: no command 'shwo'; did you mean show? there are run, serve, ps, cache, stop, pull, "
         "create, list, show, rm, cp, bench, help\n"
     )
 

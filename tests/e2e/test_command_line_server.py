@@ -166,6 +166,18 @@ def test_a_clear_says_what_it_freed(command: Command) -> None:
     assert rest == "Nothing is cached."
 
 
+def test_the_one_model_that_is_loaded_needs_no_name(command: Command) -> None:
+    """Of several they are listed, and where there is none that is said."""
+    for line in command("ps").stdout.splitlines()[1:]:
+        command("stop", line.split()[0])
+    fails(command("cache"), "no model is loaded")
+    command("run", "plain", "SAY:x")
+    assert command("cache").stdout.startswith("plain:latest: ")
+    command("run", NAME, "SAY:x")
+    fails(command("cache"), "2 models are loaded", "plain:latest", f"{NAME}:latest")
+    fails(command("cache", "--clear"), "2 models are loaded")
+
+
 def test_what_is_not_loaded_has_no_cache(command: Command) -> None:
     command("run", "plain", "SAY:x")
     command("stop", "plain")

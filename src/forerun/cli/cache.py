@@ -31,8 +31,8 @@ def command(settings: Settings, name: str | None, *, clear: bool, as_json: bool)
     \b
     live     in the model's live memory; where SIZE is 0 B it takes nothing besides
     here     where the live conversation ends
-    prompt   ends just before a prompt's end: answers to that prompt part here
-    through  no request can go on from its end, only from an earlier one
+    prompt   ends just before a prompt's end, where other answers to it part
+    through  (sliding windows) requests go on from an earlier point than its end
     """
     client = server_in_reach(settings)
     if client is None:

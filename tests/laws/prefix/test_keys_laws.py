@@ -59,7 +59,7 @@ def test_pair_keys_are_equal_only_for_equal_pairs(one: list[int], other: list[in
 def test_k_matching_keys_verify_the_tokens_that_they_look_ahead_to(
     one: list[int], other: list[int], look_ahead: LookAhead
 ) -> None:
-    """02 KEY-5: k keys verify k + look_ahead tokens. 02 KEY-6: what differs at j breaks key j - 1."""
+    """02 KEY-5: k keys verify k + look_ahead tokens. 02 KEY-6: a difference at j breaks j - 1."""
     common = _common(keys_of(tuple(one), look_ahead), keys_of(tuple(other), look_ahead))
     assert common == max(_common(one, other) - look_ahead, 0)
 

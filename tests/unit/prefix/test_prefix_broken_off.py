@@ -231,6 +231,7 @@ def test_want_of_memory_to_keep_an_answer_does_not_fail_it(monkeypatch, error, l
 def test_want_of_memory_for_captures_costs_them_and_not_the_request(monkeypatch, error):
     """ATT-5: the layers hold what they hold, and the session's end stores it."""
     rig = CheckedRig("hybrid", 1)
+    rig.run(OTHER)
     with rig.prefix.begin(PROMPT) as session:
         rig.forward(PROMPT[:46])
         rig.settle(PROMPT)
@@ -239,6 +240,7 @@ def test_want_of_memory_for_captures_costs_them_and_not_the_request(monkeypatch,
             session.attach()
         assert session.pending == ()
         assert rig.offset == 46
+        assert rig.found(OTHER) == 0  # makes room for what follows
     rig.check()
     assert rig.run([*PROMPT, 1, 2]).cached == 46
 

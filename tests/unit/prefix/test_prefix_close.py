@@ -181,6 +181,20 @@ def test_layers_that_a_broken_forward_left_uneven_go_back_to_what_is_known(layou
     assert found.cached <= 20
 
 
+@each(CASES)
+def test_clearing_in_the_middle_of_a_request_leaves_it_nothing_to_record(layout, look_ahead):
+    """ATT-2, CLO-2: its captures are gone with the state that they would have gone on from."""
+    rig = CheckedRig(layout, look_ahead)
+    with rig.prefix.begin(PROMPT) as session:
+        rig.forward(PROMPT[:20])
+        rig.settle(PROMPT[:21])
+        rig.prefix.clear()
+        assert session.pending == ()
+    assert rig.nodes == []
+    rig.check()
+    assert rig.run(PROMPT).cached == 0
+
+
 def test_a_model_without_caches_evaluates_everything():
     for prefix in (PrefixCache([]), PrefixCache([None, None])):
         for _ in range(2):

@@ -3,8 +3,9 @@
 import pytest
 
 from fixtures.checked_rig import CASES, NEVER, REWINDING, STUBBORN, CheckedRig, each
+from fixtures.layer_kinds import Rig
 from forerun.base.units import GIB
-from forerun.prefix import trie
+from forerun.prefix import prefix_cache, trie
 from forerun.prefix.eviction import EvictionQueue, in_the_way
 from forerun.prefix.prefix_cache import MOST_BYTES, PrefixCache
 from forerun.prefix.trie import Node
@@ -52,6 +53,17 @@ def test_eviction_ends_when_the_budget_holds(layout, look_ahead):
     rig.prefix.set_budget(0)
     assert [rig.found(prompt) for prompt in prompts] == [0, 0, 0, 11]
     rig.check()
+
+
+def test_of_many_nodes_a_few_more_go_at_once(monkeypatch):
+    """EVI-1: a 64th of the budget, so that the next requests need not look for any."""
+    monkeypatch.setattr(prefix_cache, "_MANY_NODES", 10)
+    rig = Rig("kv", captures=NEVER)
+    prompts = stories(rig, count=80)
+    of_one = rig.prefix.snapshot_bytes // 79
+    rig.prefix.set_budget(budget := rig.prefix.snapshot_bytes - 1)
+    assert sum(rig.found(prompt) == 0 for prompt in prompts) == 2
+    assert rig.prefix.snapshot_bytes <= budget - budget // 64 < rig.prefix.snapshot_bytes + of_one
 
 
 @each(CASES)

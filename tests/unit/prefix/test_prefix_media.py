@@ -3,6 +3,8 @@
 import pytest
 
 from fixtures.checked_rig import CASES, NEVER, REWINDING, CheckedRig, each
+from fixtures.layer_kinds import effective
+from forerun.base.errors import BusyError
 from forerun.prefix.keys import MediaRange, fold
 
 TEXT = list(range(100, 140))
@@ -133,3 +135,25 @@ def test_two_items_side_by_side(layout, look_ahead):
     assert probe.matched == 10 - look_ahead
     assert not 4 < probe.cached < 10
     assert not 10 < probe.cached < 16
+
+
+def test_where_a_checkpoint_before_an_item_lies_in_another_the_one_before_that_serves():
+    """BEG-3, MED-1: of refused requests, whose layers stopped where a draft's last pair was open,
+    windows are stored inside both items. A window goes back to neither's start by itself.
+    """
+    rig = CheckedRig("sliding", 1, captures=NEVER)
+    media = [item(1, 5), item(7, 11, OTHER_IMAGE)]
+    text = [0, *[PLACEHOLDER] * 4, 7, 7, *[PLACEHOLDER] * 4, 8, 8, 8]
+    rig.run(text, media=media)
+    for end, other in ((5, 20), (11, 30)):
+        probe, shown = [*text[:end], other], [seen for seen in media if seen.end <= end]
+        rig.run(probe, media=shown)
+        refused = [*text[:end], other + 1]
+        with pytest.raises(BusyError), rig.prefix.begin(refused, shown):
+            rig.forward(effective(refused, shown)[:end])
+            raise BusyError("refused")
+        assert rig.offset == end - 1
+        rig.check()
+    found = rig.run([*text[:13], 40], media=media)
+    assert found.matched == 12
+    assert found.cached <= 1

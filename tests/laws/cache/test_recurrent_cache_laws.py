@@ -242,7 +242,8 @@ class RecurrentLaws(RuleBasedStateMachine):
     def close(self, held):
         self.open.remove(held)
         held.snapshot.close()
-        assert held.snapshot.size() == 0
+        with pytest.raises(AssertionError, match="after close"):
+            held.snapshot.size()
 
     @rule(target=snapshots, which=WHICH, held=consumes(snapshots), back=BACK)
     def split(self, which, held, back):

@@ -91,7 +91,7 @@ class Service:
         with self._lock:
             self._streams.add(stream)
         try:
-            future = self._thread.submit(partial(self._answer, served.engine, job))
+            future = self._thread.submit(partial(self._answer, served.engine, job, stream))
         except ForerunError:
             self._forget(stream)
             raise
@@ -194,8 +194,9 @@ class Service:
         self._served = None
         release_freed(device)
 
-    def _answer(self, engine: LoadedModel, job: Job) -> None:
+    def _answer(self, engine: LoadedModel, job: Job, stream: EventStream) -> None:
         generate(engine, job)
+        self._forget(stream)
         self._measure()  # the answer is out; who asks during the next one is told of this moment
 
     def _clear(self) -> tuple[int, Look]:

@@ -69,7 +69,7 @@ class AsyncConnection:
         return await _in_time(self._ask("GET", "/v1/status", None, RunnerStatus), timeout_s)
 
     async def cache(self, *, clear: bool = False, timeout_s: float = CACHE_S) -> CacheReport:
-        """What is cached, after a clear if that is asked for. BusyError while it answers."""
+        """What is cached, after a clear if that is asked for; a BusyError where that must wait."""
         method = "DELETE" if clear else "GET"
         return await _in_time(self._ask(method, "/v1/cache", None, CacheReport), timeout_s)
 

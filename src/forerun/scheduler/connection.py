@@ -64,7 +64,7 @@ class Connection:
         raise self._gone("the answer broke off")
 
     def cache(self, *, clear: bool = False) -> CacheReport:
-        """What is cached, after a clear if that is asked for. BusyError while it answers."""
+        """What is cached, after a clear if that is asked for; a BusyError where that must wait."""
         method = "DELETE" if clear else "GET"
         return self._ask(method, "/v1/cache", None, CacheReport, _ANSWER_TIMEOUT_S)
 

@@ -108,7 +108,7 @@ class Scheduler:
         """What the loaded model `name` has cached, after a clear if that is asked for.
 
         Loads nothing and is no use of the model: its idle time goes on. NotFoundError for a model
-        that is not loaded, also if it leaves meanwhile; BusyError while it answers.
+        that is not loaded, also if it leaves meanwhile; BusyError where a clear waits for too long.
         """
         self._refuse_if_closed()
         digest = await asyncio.to_thread(self._store.digest, name)

@@ -127,7 +127,7 @@ def test_half_an_answer_is_the_same_error(tmp_path, data):
 def test_a_cache_is_asked_for_by_what_is_done_to_it(tmp_path, clear, method):
     report = (
         b'{"context":8,"budget":1,"snapshots":0,"live_tokens":0,"live_bytes":0,"freed_bytes":2,'
-        b'"nodes":[]}'
+        b'"as_of_seconds":1.5,"nodes":[]}'
     )
 
     async def once():
@@ -135,7 +135,7 @@ def test_a_cache_is_asked_for_by_what_is_done_to_it(tmp_path, clear, method):
             return await connection.cache(clear=clear), runner.asked
 
     found, said = asyncio.run(once())
-    assert found.freed_bytes == 2
+    assert (found.freed_bytes, found.as_of_seconds) == (2, 1.5)
     assert said.startswith(method + b" /v1/cache HTTP/1.0")
 
 

@@ -30,7 +30,6 @@ import torch
 from benchmarks.protocol import (
     Contender,
     Interval,
-    MemoryGrowth,
     interleave,
     interval,
     ratio,
@@ -44,7 +43,7 @@ from forerun.contract.sink import DoneReason, Figures
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
-from forerun.engine.memory import release_freed
+from forerun.engine.memory import anonymous_bytes, release_freed
 from forerun.prefix.captures import CaptureRule
 from forerun.prefix.prefix_cache import PrefixCache
 from forerun.runner.compose import load_engine
@@ -186,6 +185,7 @@ def _restoring(loaded: LoadedModel, talks: Sequence[list[int]], rounds: int) -> 
 
 def cancelling(loaded: LoadedModel, length: int) -> Results:
     """A retry starts where the attempt stopped, five times in a row."""
+    loaded = replace(loaded, chunk=min(loaded.chunk, length // 8))
     loaded.prefix.clear()
     prompt = words(loaded, random.Random(1), length)
     stopped = 0
@@ -227,8 +227,9 @@ def capturing(loaded: LoadedModel, rounds: int, length: int) -> Results:
     }
 
 
-def remembering(loaded: LoadedModel, after_load: MemoryGrowth, budget: int) -> Results:
-    """Anonymous memory over 300 requests of one prefix, in MiB above the level after load."""
+def remembering(loaded: LoadedModel, budget: int) -> Results:
+    """Memory over 300 requests of one prefix, in MiB above the level after load."""
+    after_load = held_bytes(loaded)
     chance = random.Random(3)
     loaded.prefix.clear()
     loaded.prefix.set_budget(budget)
@@ -238,7 +239,7 @@ def remembering(loaded: LoadedModel, after_load: MemoryGrowth, budget: int) -> R
     full = 0
     for number in range(300):
         ask(loaded, [*prefix, *words(loaded, chance, 30)], 20)
-        grown.append(after_load.bytes() / MIB)
+        grown.append((held_bytes(loaded) - after_load) / MIB)
         if not full and loaded.prefix.snapshot_bytes > 0.8 * budget:
             full = number
     stored = loaded.prefix.snapshot_bytes / MIB
@@ -250,8 +251,14 @@ def remembering(loaded: LoadedModel, after_load: MemoryGrowth, budget: int) -> R
         "stored, MiB": interval([stored]),
         "grown since load, first half, MiB": interval(grown[full:half]),
         "grown since load, second half, MiB": interval(grown[half:]),
-        "left after clearing, MiB": interval([after_load.bytes() / MIB]),
+        "left after clearing, MiB": interval([(held_bytes(loaded) - after_load) / MIB]),
     }
+
+
+def held_bytes(loaded: LoadedModel) -> int:
+    """Anonymous memory of this process on a CPU, memory of tensors on a GPU."""
+    device = loaded.model.facts.device
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else anonymous_bytes()
 
 
 def _wait_for(device: torch.device) -> None:
@@ -280,9 +287,8 @@ def main() -> None:
     only, results = asked.only.split(","), {}
     with torch.inference_mode():
         loaded = loaded_model(asked.model, 2 * asked.tokens)
-        after_load = MemoryGrowth()
         if "memory" in only:
-            results |= remembering(loaded, after_load, asked.budget)
+            results |= remembering(loaded, asked.budget)
             loaded.prefix.set_budget(8 << 30)
         if "switch" in only:
             results |= switching(loaded, asked.rounds, asked.tokens)

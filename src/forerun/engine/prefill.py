@@ -29,7 +29,9 @@ def prefill(loaded: LoadedModel, session: Session, job: Job, follower: Follower)
             follower.committed(chunk, forward, position)
             position += len(chunk)
             job.sink.prefilled(position)
-            log.info("prefill processed=%d total=%d", position, len(tokens))
+            log.info(
+                "prefill processed=%d total=%d cached=%d", position, len(tokens), session.cached
+            )
     except CancelledError:  # of ours, or of a sink whose reader is gone
         follower.settle(tokens[position])  # CAN-1
         raise

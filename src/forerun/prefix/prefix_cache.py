@@ -27,6 +27,7 @@ from forerun.prefix.trie import Keys, Match, Node
 MOST_BYTES = 8 * GIB  # of stored snapshots, however much memory there is (STR-7)
 
 _NO_MEMORY = (RuntimeError, MemoryError)  # torch has no type of its own for it on a CPU
+_MANY_JOINS = 8  # pieces that cost more to restore one by one than to copy out once more
 _MANY_NODES = 1000  # from here on, looking for what to evict costs more than what is evicted
 
 log = logger(__name__)
@@ -61,6 +62,7 @@ class PrefixCache:
         self._storage = Storage(self._layers, clock())
         self.path = [self.root]
         self._pending: tuple[PendingCapture, ...] = ()
+        self.evicted_nodes = 0  # since this was made
 
     @property
     def root(self) -> Node:
@@ -171,16 +173,18 @@ class PrefixCache:
         pending, self._pending = self._pending, ()
         waiting = list(zip(pending, self._layers.take(), strict=True))
         keys, reached = self._keys(recorded, media) if waiting else (), self._layers.offset
+        known = self.frontier
         try:
             while waiting and waiting[0][0].offset <= reached:
                 capture = waiting[0][0]
+                known = self.frontier
                 self._advance(keys, capture.offset)
                 self.frontier.user |= capture.user
                 self._storage.attach(self.frontier, waiting.pop(0)[1])
                 self.frontier.last_used = self._clock()
                 self._compact()
         except BaseException:
-            self._drop_frontier()
+            self._drop_beyond(known)
             raise
         finally:  # what was not reached, or not stored
             for _, captures in waiting:
@@ -237,6 +241,9 @@ class PrefixCache:
         while (resume := resume_point(self._layers.offset, media)) < self._layers.offset:
             self._layers.align(found.path, resume)
         self._follow(found.path)
+        for node in self.path:
+            if node.joins > _MANY_JOINS:
+                self._storage.reissue(node)
         self.frontier.last_used = self._clock()
         self._enforce(self._budget)
         return self._layers.offset
@@ -280,17 +287,22 @@ class PrefixCache:
         if storage.owned_bytes > budget:
             for active in self.path:
                 storage.reissue(active)
-        if storage.owned_bytes <= budget:
-            return
-        nodes = storage.nodes()
-        queue = EvictionQueue(nodes)
-        # of many nodes a few more go, so that the next requests need not look for any
-        enough = budget - budget // 64 if len(nodes) > _MANY_NODES else budget
+        if storage.owned_bytes > budget:
+            held, nodes = storage.owned_bytes, storage.nodes()
+            # of many nodes a few more go, so that the next requests need not look for any
+            enough = budget - budget // 64 if len(nodes) > _MANY_NODES else budget
+            evicted = self._evict(EvictionQueue(nodes), enough)
+            self.evicted_nodes += evicted
+            log.debug("evicted nodes=%d freed=%d", evicted, held - storage.owned_bytes)
+
+    def _evict(self, queue: EvictionQueue, enough: int) -> int:
+        """Steps taken until no more than `enough` bytes are stored."""
+        storage, steps = self._storage, 0
         while storage.owned_bytes > enough:
             node = queue.next(self.frontier, storage.join_frees)
             node = node or in_the_way(storage.nodes(), self.frontier)
             if node is None:
-                return
+                break
             if node.children:
                 child = storage.join(node)
                 self.path = [kept for kept in self.path if kept is not child]
@@ -298,20 +310,23 @@ class PrefixCache:
             else:
                 storage.remove(node)
             queue.changed(node.parent)
+            steps += 1
+        return steps
 
     def _store(self, keys: Keys, offset: int) -> None:
         """A node for what was evaluated since the frontier (CLO-4)."""
+        known = self.frontier
         try:
             self._advance(keys, offset)
             self._storage.page_out(self.frontier)
         except BaseException:
-            self._drop_frontier()
+            self._drop_beyond(known)
             raise
         self._compact()
 
-    def _drop_frontier(self) -> None:
-        """It may hold the state of one layer and no rows of another."""
-        if self.frontier is not self.root and not self.frontier.children:
+    def _drop_beyond(self, known: Node) -> None:
+        """A new frontier may hold the state of one layer and no rows of another."""
+        if self.frontier is not known and not self.frontier.children:
             self._storage.remove(self.path.pop())
 
     def _back_to_frontier(self) -> None:

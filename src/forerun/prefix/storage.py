@@ -78,6 +78,7 @@ class Storage:
 
     def reissue(self, node: Node) -> None:
         """Let go of what a node of the active path owns and the live caches hold as well."""
+        node.joins = 0
         if node.owned_bytes:
             for layer, snapshot in enumerate(self._release(node)):
                 kept = None if snapshot is None else self._layers.reissue(layer, snapshot)

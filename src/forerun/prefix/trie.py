@@ -26,6 +26,7 @@ class Node:
     snapshots: list[Snapshot | None]  # one entry a layer that has state; None: missing
     user: bool = False  # resists compaction, not eviction (CMP-3)
     owned_bytes: int = 0  # of the snapshots
+    joins: int = 0  # how often its edge grew by a child's: what it holds may lie in as many pieces
     children: dict[int, "Node"] = field(default_factory=dict)  # by their first key
 
     @property
@@ -96,6 +97,7 @@ def join(node: Node) -> Node:
     child = node.only_child
     node.edge += child.edge
     node.end, node.user = child.end, child.user
+    node.joins += child.joins + 1
     node.last_used = max(node.last_used, child.last_used)
     node.children = child.children
     for grandchild in node.children.values():

@@ -257,7 +257,7 @@ def test_the_progress_of_a_prompt_is_logged(peaks):
     """PRE-4: processed of total, at info."""
     ask(loaded_toy(ToyTarget(endless), chunk=4), [1] * 10, 0)
     assert [line for line in peaks.lines if line.startswith("prefill")] == [
-        f"prefill processed={processed} total=10" for processed in (4, 8, 9)
+        f"prefill processed={processed} total=10 cached=0" for processed in (4, 8, 9)
     ]
 
 

@@ -23,7 +23,7 @@ COMMANDS = {
     "pull": "Fetch a model.",
     "create": "Make a model from a Modelfile.",
     "list": "List the models that are here.",
-    "show": "Show what a model consists of.",
+    "show": "Show what a model consists of, or what models run on here.",
     "rm": "Remove models.",
     "cp": "Give a model a second name.",
     "bench": "Measure a model's speed on this machine.",

@@ -1,9 +1,10 @@
-"""`forerun show NAME`: what a model consists of."""
+"""`forerun show`: what a model consists of, or what models run on here."""
 
 import click
 
 from forerun.base.units import format_bytes
 from forerun.cli.list import table
+from forerun.cli.machine import system_rows
 from forerun.settings import Settings
 from forerun.store.describe import chat_template
 from forerun.store.modelfile import format_modelfile
@@ -17,7 +18,7 @@ NOTHING = "none"
 
 
 @click.command("show")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option(
     "--section",
     type=click.Choice(SECTIONS),
@@ -26,9 +27,22 @@ NOTHING = "none"
     help="What to show.",
 )
 @click.option("--verbose", is_flag=True, help="List the tensors too.")
+@click.option(
+    "--system",
+    "of_machine",
+    is_flag=True,
+    help="Instead: CPU kernels, devices and versions in use on this machine.",
+)
 @click.pass_obj
-def command(settings: Settings, name: str, section: str, verbose: bool) -> None:
-    """Show what a model consists of."""
+def command(
+    settings: Settings, name: str | None, *, section: str, verbose: bool, of_machine: bool
+) -> None:
+    """Show what a model consists of, or with --system what models run on here."""
+    if of_machine == bool(name):
+        raise click.UsageError("show takes a model's name, or --system")
+    if not name:
+        click.echo(table(["", ""], system_rows(settings)).lstrip())
+        return
     model = Store(settings.models).get(ModelName.parse(name))
     click.echo(text_of(model, section))
     if verbose:

@@ -1,0 +1,1 @@
+"""C++ kernels behind a C ABI: `sources` builds them, `library` calls them, `abi.h` is the ABI."""

@@ -1,0 +1,91 @@
+// What Python calls: plain structs and functions behind a C ABI, without torch.
+//
+// All arrays are dense float32 unless a field says otherwise. Only `fr_team_new` allocates: whoever
+// calls owns every buffer. One team serves one caller at a time. Sizes are not checked here; see
+// `fr_linear_supported` and `fr_layer_supported`.
+#pragma once
+#include <cstdint>
+
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)
+#endif
+
+extern "C" {
+
+// A weight packed by `fr_pack`: value = scale * code + zero term, in groups along the columns.
+struct FrLinear {
+    const uint8_t* packed;
+    const float* bias;  // [rows] or null
+    int32_t rows, columns, group, bits;
+    int32_t wide_terms;  // 1: scales and zero terms are float32, 0: half precision
+};
+
+// A decoder layer. A norm that the family does not have is null.
+struct FrLayer {
+    const float *input_norm, *query_norm, *key_norm, *attended_norm, *mlp_norm, *output_norm;
+    FrLinear qkv[3];  // together queries, keys, values; parts that are not needed have no rows
+    FrLinear output, gate, up, down;
+    float epsilon, attention_scale;
+    int32_t hidden, inner, heads, kv_heads, head_dim;
+    int32_t activation;  // 0: SiLU, 1: GELU by tanh
+    int32_t window;      // positions that a query sees, itself included; 0: all before it
+};
+
+// One forward of a layer: the rows that pass through it, and the history that they see.
+struct FrStep {
+    float* stream;                     // [width, hidden], replaced by the layer's output
+    const float *cosines, *sines;      // [width, head_dim / 2]
+    void *keys, *values;               // [kv_heads, capacity, head_dim]
+    int64_t key_stride, value_stride;  // elements from one head to the next
+    int32_t bfloat16;                  // 1: keys and values are bfloat16, 0: float32
+    int32_t width;
+    int32_t first_row;       // where the first new row goes, of `capacity`
+    int32_t live;            // rows of the history that end with the new ones
+    int32_t first_position;  // of the first live row
+};
+
+// The final norm and the output head.
+struct FrHead {
+    const float* norm;  // null: the rows are normed already
+    FrLinear weight;
+    float epsilon;
+    int32_t fine;  // 1: rows keep sixteen bits instead of eight, for twice the products
+};
+
+struct FrTeam;
+
+// A digest of the sources that this was built from.
+const char* fr_sources();
+
+// isa: null for the best. steady: 0 lets the caller work alone for a while where others hold the
+// cores that the team would need; 1 is for tests. Null if this machine has no such instruction set.
+FrTeam* fr_team_new(int32_t threads, const char* isa, int32_t steady);
+void fr_team_free(FrTeam* team);
+const char* fr_team_isa(const FrTeam* team);
+int32_t fr_team_threads(const FrTeam* team);
+
+int32_t fr_linear_supported(int32_t columns, int32_t group, int32_t bits);
+int64_t fr_packed_bytes(int32_t rows, int32_t columns, int32_t group, int32_t bits,
+                        int32_t wide_terms);
+// words: [rows, columns * bits / 32], the lowest column in the lowest bits; scales and zero_terms:
+// [rows, columns / group], zero_terms may be null.
+void fr_pack(const uint32_t* words, const float* scales, const float* zero_terms,
+             const FrLinear* shape, uint8_t* packed);
+// Rows of a packed weight as float32, for an embedding that shares it.
+void fr_unpack_rows(const FrLinear* weight, const int64_t* rows, int32_t count, float* values);
+
+// y [width, rows of all parts] = x [width, columns] times the parts, one after the other.
+int64_t fr_linear_scratch(int32_t columns, int32_t width);
+void fr_linear(FrTeam* team, const FrLinear* parts, int32_t count, const float* x, int32_t width,
+               float* y, void* scratch);
+
+int32_t fr_layer_supported(const FrLayer* layer);
+int64_t fr_layer_scratch(const FrLayer* layer, int32_t width, int32_t threads);
+void fr_layer(FrTeam* team, const FrLayer* layer, const FrStep* step, void* scratch);
+
+// logits [width, rows] or null; the `top` largest of each row by value, then by smaller id, into
+// ids and values [width, top]. Where there are fewer numbers than that, ids are -1.
+int64_t fr_head_scratch(int32_t columns, int32_t width, int32_t top, int32_t threads);
+void fr_head(FrTeam* team, const FrHead* head, const float* x, int32_t width, float* logits,
+             int32_t top, int32_t* ids, float* values, void* scratch);
+}

@@ -1,0 +1,9 @@
+#include "vec_avx2.h"
+// after the lanes that it computes with
+#include "kernels.h"
+
+namespace forerun {
+
+const Kernels avx2_kernels = {"avx2", run_linear, run_layer, run_head};
+
+}  // namespace forerun

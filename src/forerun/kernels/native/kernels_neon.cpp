@@ -1,0 +1,9 @@
+#include "vec_neon.h"
+// after the lanes that it computes with
+#include "kernels.h"
+
+namespace forerun {
+
+const Kernels neon_kernels = {"neon", run_linear, run_layer, run_head};
+
+}  // namespace forerun

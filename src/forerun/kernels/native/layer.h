@@ -1,0 +1,215 @@
+// One decoder layer: phases that every member runs side by side, with barriers between them.
+#pragma once
+#include "attention.h"
+#include "team.h"
+
+namespace {
+
+class LayerPass {
+public:
+    LayerPass(forerun::Team& team, int member, const FrLayer& layer, const FrStep& step,
+              void* scratch)
+        : team_(team),
+          member_(member),
+          members_(team.active()),
+          layer_(layer),
+          step_(step),
+          columns_(layer.heads * layer.head_dim),
+          qkv_columns_((layer.heads + 2 * layer.kv_heads) * layer.head_dim) {
+        Memory memory(scratch);
+        at_ = divide(memory, layer, step.width, member, members_);
+    }
+
+    void run() {
+        for (first_ = 0; first_ < step_.width; first_ += kChunk) {
+            rows_ = least(step_.width - first_, kChunk);
+            stream_ = step_.stream + int64_t(first_) * layer_.hidden;
+            attention();
+            mlp();
+        }
+    }
+
+private:
+    Share mine(int64_t items) const { return share(items, member_, members_); }
+
+    // Runs make(row, to) for every row of the chunk: each member for itself where that costs less
+    // than to wait for each other.
+    template <class Make>
+    Quantised prepare(const Quantised& own, const Quantised& shared, Make make) {
+        const bool alone = rows_ <= kFewRows;
+        const Quantised& to = alone ? own : shared;
+        const Share rows = alone ? Share{0, rows_} : mine(rows_);
+        for (int row = rows.first; row < rows.end; ++row) make(row, to);
+        if (!alone) team_.barrier(member_);
+        return to;
+    }
+
+    Quantised normed_stream(const float* weight) {
+        return prepare(at_.own.stream, at_.stream, [&](int row, const Quantised& to) {
+            norm(stream_ + int64_t(row) * layer_.hidden, weight, layer_.hidden, layer_.epsilon,
+                 at_.own.row);
+            quantise(at_.own.row, to, row);
+        });
+    }
+
+    // Adds a product to the stream, through a norm of its own where the family has one.
+    void add_branch(const FrLinear& w, const Quantised& x, const float* weight) {
+        if (!weight) {
+            linear<true>(&w, 1, x, rows_, stream_, layer_.hidden, member_, members_);
+            team_.barrier(member_);
+            return;
+        }
+        linear<false>(&w, 1, x, rows_, at_.branch, layer_.hidden, member_, members_);
+        team_.barrier(member_);
+        const Share rows = mine(rows_);
+        for (int row = rows.first; row < rows.end; ++row) {
+            const float* from = at_.branch + int64_t(row) * layer_.hidden;
+            float* to = stream_ + int64_t(row) * layer_.hidden;
+            norm(from, weight, layer_.hidden, layer_.epsilon, at_.own.row);
+            for (int i = 0; i < layer_.hidden; i += kLanes)
+                store(to + i, load(to + i) + load(at_.own.row + i));
+        }
+        team_.barrier(member_);
+    }
+
+    void attention() {
+        const Quantised x = normed_stream(layer_.input_norm);
+        linear<false>(layer_.qkv, 3, x, rows_, at_.qkv, qkv_columns_, member_, members_);
+        team_.barrier(member_);
+        place();
+        prefetch(layer_.output, member_, members_);
+        team_.barrier(member_);
+        attend();
+        team_.barrier(member_);
+        const Quantised attended =
+            prepare(at_.own.attended, at_.attended, [&](int row, const Quantised& to) {
+                quantise(at_.attention + int64_t(row) * columns_, to, row);
+            });
+        add_branch(layer_.output, attended, layer_.attended_norm);
+    }
+
+    void mlp() {
+        const Quantised x = normed_stream(layer_.mlp_norm);
+        gate_and_up(x);
+        prefetch(layer_.down, member_, members_);
+        team_.barrier(member_);
+        const Quantised inner =
+            prepare(at_.own.inner, at_.inner, [&](int row, const Quantised& to) {
+                quantise(at_.gated + int64_t(row) * layer_.inner, to, row);
+            });
+        add_branch(layer_.down, inner, layer_.output_norm);
+    }
+
+    void gate_and_up(const Quantised& x) {
+        Floats up[kTokenTile];
+        const Share blocks = mine(blocks_of(layer_.gate));
+        each_tile(layer_.gate, blocks, x, rows_, [&](int block, int row, int tokens, Floats* gate) {
+            block_outputs(layer_.up, block, x, row, tokens, up);
+            for (int t = 0; t < tokens; ++t) {
+                const Floats active = layer_.activation ? gelu_tanh(gate[t]) : silu(gate[t]);
+                store(at_.gated + int64_t(row + t) * layer_.inner + block * kLanes, active * up[t]);
+            }
+        });
+    }
+
+    // Norms and turns queries and keys, and writes keys and values where the cache wants them.
+    void place() {
+        const int heads = layer_.heads, turned = heads + layer_.kv_heads;
+        const int all = turned + layer_.kv_heads, dim = layer_.head_dim;
+        const Share items = mine(int64_t(rows_) * all);
+        for (int item = items.first; item < items.end; ++item) {
+            const int row = item / all, head = item % all;
+            float* x = at_.qkv + int64_t(row) * qkv_columns_ + head * dim;
+            if (head < turned) {
+                const float* weight = head < heads ? layer_.query_norm : layer_.key_norm;
+                if (weight) norm(x, weight, dim, layer_.epsilon, x);
+                rotate(x, row, head < heads ? layer_.attention_scale : 1.0f);
+            }
+            const int64_t at = int64_t(step_.first_row + first_ + row) * dim;
+            if (head >= turned)
+                write(step_.values, (head - turned) * step_.value_stride + at, x);
+            else if (head >= heads)
+                write(step_.keys, (head - heads) * step_.key_stride + at, x);
+        }
+    }
+
+    void rotate(float* x, int row, float factor) const {
+        const int half = layer_.head_dim / 2;
+        const float* cosines = step_.cosines + int64_t(first_ + row) * half;
+        const float* sines = step_.sines + int64_t(first_ + row) * half;
+        const Floats scale = splat(factor);
+        for (int i = 0; i < half; i += kLanes) {
+            const Floats a = load(x + i), b = load(x + half + i);
+            const Floats c = load(cosines + i), s = load(sines + i);
+            store(x + i, scale * fma(a, c, splat(0.0f) - b * s));
+            store(x + half + i, scale * fma(b, c, a * s));
+        }
+    }
+
+    void write(void* base, int64_t at, const float* x) const {
+        const int dim = layer_.head_dim;
+        if (!step_.bfloat16) {
+            std::memcpy(static_cast<float*>(base) + at, x, dim * sizeof(float));
+            return;
+        }
+        uint16_t* to = static_cast<uint16_t*>(base) + at;
+        for (int d = 0; d < dim; ++d) to[d] = to_bfloat16(x[d]);
+    }
+
+    void attend() {
+        const int end = step_.first_position + step_.live - step_.width + first_ + rows_;
+        const History history{layer_, step_, at_.qkv, qkv_columns_, end - rows_};
+        const int tile = item_rows(layer_), tiles = divided_up(rows_, tile);
+        const int blocks = (end - 1) / kBlock + 1 - first_block(history, 0);
+        const bool enough = layer_.kv_heads * tiles >= 4 * members_;
+        if (rows_ <= kNarrow && blocks > 1 && !enough && members_ > 1)
+            return attend_by_position(history, blocks);
+        const Share items = mine(layer_.kv_heads * tiles);
+        for (int item = items.first; item < items.end; ++item) {
+            const int row = item / layer_.kv_heads * tile;
+            const Item part{item % layer_.kv_heads, row, least(rows_ - row, tile)};
+            attend_item(history, part, at_.own, at_.attention);
+        }
+    }
+
+    // The same operations in the same order, but members share the blocks of one history.
+    void attend_by_position(const History& history, int blocks) {
+        const int group = history.group(), queries = rows_ * group, dim = layer_.head_dim;
+        const int start = first_block(history, 0), kv_heads = layer_.kv_heads;
+        const Share folded = mine(rows_ * layer_.heads);
+        forget(at_.running.from(folded.first), folded.end - folded.first);
+        for (int round = 0; round < blocks; round += kRound) {
+            const int here = least(blocks - round, kRound);
+            const Share items = mine(here * kv_heads);
+            for (int item = items.first; item < items.end; ++item) {
+                const Item part{item % kv_heads, 0, rows_};
+                const int position = (start + round + item / kv_heads) * kBlock;
+                see_block(history, part, position, at_.own,
+                          at_.partial.from(int64_t(item) * queries));
+            }
+            team_.barrier(member_);
+            for (int q = folded.first; q < folded.end; ++q)
+                for (int block = 0; block < here; ++block) {
+                    const int64_t part = int64_t(block) * rows_ * layer_.heads + q;
+                    fold(at_.running.from(q), at_.partial.from(part));
+                }
+            if (round + kRound < blocks) team_.barrier(member_);
+        }
+        for (int q = folded.first; q < folded.end; ++q) {
+            const int kv_head = q / queries, row = q % queries / group;
+            const int64_t head = kv_head * group + q % group;
+            finish(at_.running.from(q), at_.attention + (row * layer_.heads + head) * dim);
+        }
+    }
+
+    forerun::Team& team_;
+    const int member_, members_;
+    const FrLayer& layer_;
+    const FrStep& step_;
+    const int columns_, qkv_columns_;
+    LayerMemory at_;
+    int first_ = 0, rows_ = 0;  // the chunk
+    float* stream_ = nullptr;
+};
+
+}  // namespace

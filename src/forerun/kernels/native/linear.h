@@ -1,0 +1,219 @@
+// Rows quantised to int8, and their products with packed weights.
+//
+// A packed weight is blocks of 16 rows, and a block is groups of columns: codes, then 16 scales,
+// then 16 zero terms. Codes lie in chunks of 64 bytes, four columns of each row. In an int4 chunk c
+// of a sub-group the low nibbles are columns [8c, 8c + 4) and the high ones [8c + 4, 8c + 8).
+#pragma once
+#include "scratch.h"
+#include "vec.h"
+
+namespace {
+
+constexpr int kAhead =
+    6144;  // bytes: far enough for memory, near enough to stay in the first cache
+constexpr float kSmallest = 1e-30f;  // rows below it count as 0: 127 / x would not be finite
+
+inline void quantise(const float* x, const Quantised& to, int row) {
+    int8_t* codes = to.codes_of(row);
+    float* terms = to.terms_of(row);
+    for (int sub = 0; sub < to.subs(); ++sub, x += kSub) {
+        const Floats a = load(x), b = load(x + kLanes);
+        const float most = lane_max(larger(magnitude(a), magnitude(b)));
+        const bool zero = most < kSmallest;
+        const Floats inverse = splat(zero ? 0.0f : 127.0f / most);
+        const Floats first = nearest(a * inverse), second = nearest(b * inverse);
+        store_int8(codes, first);
+        store_int8(codes + kLanes, second);
+        terms[0] = zero ? 0.0f : most / 127.0f;
+        terms[kTile] = terms[0] * lane_sum(first + second);  // NaN where x has NaN or infinities
+        codes += kTile * kSub;
+        terms += 2 * kTile;
+    }
+}
+
+// x / rms(x) * weight; `to` may be x, a null weight is 1.
+inline void norm(const float* x, const float* weight, int size, float epsilon, float* to) {
+    Floats squares = splat(0.0f);
+    for (int i = 0; i < size; i += kLanes) {
+        const Floats v = load(x + i);
+        squares = fma(v, v, squares);
+    }
+    const float mean = lane_sum(squares) / float(size);
+    const Floats factor = splat(1.0f / __builtin_sqrtf(mean + epsilon));
+    for (int i = 0; i < size; i += kLanes) {
+        const Floats v = load(x + i) * factor;
+        store(to + i, weight ? v * load(weight + i) : v);
+    }
+}
+
+inline int64_t sub_bytes(int bits) { return int64_t(bits) * kSub * kLanes / 8; }
+inline int64_t term_bytes(const FrLinear& w) { return kLanes * (w.wide_terms ? 4 : 2); }
+inline int64_t block_bytes(const FrLinear& w) {
+    const int64_t group = w.group / kSub * sub_bytes(w.bits) + 2 * term_bytes(w);
+    return w.columns / w.group * group;
+}
+inline int blocks_of(const FrLinear& w) { return divided_up(w.rows, kLanes); }
+
+inline Floats load_terms(const uint8_t* p, int wide) {
+    if (wide) return load(reinterpret_cast<const float*>(p));
+    return load_half(reinterpret_cast<const uint16_t*>(p));
+}
+
+// Memory's own prefetching stops at pages and between groups. The address need not exist.
+inline void read_soon(const uint8_t* p) { __builtin_prefetch(p, 0, 3); }
+
+template <int bits>
+inline void unpack(const uint8_t* p, Bytes* codes) {
+#pragma GCC unroll 8
+    for (int chunk = 0; chunk < bits; ++chunk) {
+        const Bytes bytes = load_bytes(p + 64 * chunk);
+        if (bits == 4) {
+            codes[2 * chunk % 8] = low_nibbles(bytes);
+            codes[(2 * chunk + 1) % 8] = high_nibbles(bytes);
+        } else {
+            codes[chunk] = bytes;
+        }
+    }
+}
+
+// Sixteen outputs of each of `tokens` rows. A row's sum runs over its sub-groups in order, whatever
+// rows stand beside it.
+template <int bits, int tokens>
+inline void multiply(const FrLinear& w, const uint8_t* p, const Quantised& x, int row,
+                     Floats* sums) {
+    const int wide = w.wide_terms;
+    const int64_t codes_bytes = w.group / kSub * sub_bytes(bits);
+    const int8_t* x_codes = x.codes_of(row);
+    const float* x_terms = x.terms_of(row);
+    const uint8_t* const block_end = p + block_bytes(w);
+    Floats total[tokens];
+#pragma GCC unroll 8
+    for (int t = 0; t < tokens; ++t) total[t] = splat(0.0f);
+    while (p != block_end) {
+        const Floats scale = load_terms(p + codes_bytes, wide);
+        const Floats zero_term = load_terms(p + codes_bytes + term_bytes(w), wide);
+        for (const uint8_t* end = p + codes_bytes; p != end; p += sub_bytes(bits)) {
+            Bytes codes[8];
+            unpack<bits>(p, codes);
+#pragma GCC unroll 8
+            for (int chunk = 0; chunk < bits; ++chunk) read_soon(p + kAhead + 64 * chunk);
+#pragma GCC unroll 8
+            for (int t = 0; t < tokens; ++t) {
+                Ints even = no_ints(), odd = no_ints();
+#pragma GCC unroll 4
+                for (int c = 0; c < 8; c += 2) {
+                    even = dot<bits>(even, codes[c], x_codes + t * kSub + 4 * c);
+                    odd = dot<bits>(odd, codes[c + 1], x_codes + t * kSub + 4 * c + 4);
+                }
+                const Floats both = scale * splat(x_terms[t]);
+                total[t] = fma(to_floats(even + odd), both, total[t]);
+                total[t] = fma(zero_term, splat(x_terms[kTile + t]), total[t]);
+            }
+            x_codes += kTile * kSub;
+            x_terms += 2 * kTile;
+        }
+        p += 2 * term_bytes(w);
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < tokens; ++t) sums[t] = total[t];
+}
+
+template <int bits>
+inline void multiply_some(const FrLinear& w, const uint8_t* p, const Quantised& x, int row,
+                          int tokens, Floats* sums) {
+    static_assert(kTile % kTokenTile == 0 && kTile <= 8, "more cases");
+    switch (tokens) {
+        case 1: return multiply<bits, 1>(w, p, x, row, sums);
+        case 2: return multiply<bits, 2>(w, p, x, row, sums);
+        case 3: return multiply<bits, 3>(w, p, x, row, sums);
+        case 4: return multiply<bits, 4>(w, p, x, row, sums);
+        case 5: return multiply<bits, 5>(w, p, x, row, sums);
+        case 6: return multiply<bits, 6>(w, p, x, row, sums);
+        case 7: return multiply<bits, 7>(w, p, x, row, sums);
+        default: return multiply<bits, 8>(w, p, x, row, sums);
+    }
+}
+
+inline void store_some(float* to, Floats x, int count) {
+    if (count >= kLanes) return store(to, x);
+    float lanes[kLanes];
+    store(lanes, x);
+    std::memcpy(to, lanes, count * sizeof(float));
+}
+
+inline Floats load_some(const float* from, int count) {
+    if (count >= kLanes) return load(from);
+    float lanes[kLanes] = {};
+    std::memcpy(lanes, from, count * sizeof(float));
+    return load(lanes);
+}
+
+inline void block_products(const FrLinear& w, int block, const Quantised& x, int row, int tokens,
+                           Floats* sums) {
+    const uint8_t* p = w.packed + block * block_bytes(w);
+    if (w.bits == 4)
+        multiply_some<4>(w, p, x, row, tokens, sums);
+    else
+        multiply_some<8>(w, p, x, row, tokens, sums);
+}
+
+// The outputs of one block of rows, bias included, for `tokens` rows of x.
+inline void block_outputs(const FrLinear& w, int block, const Quantised& x, int row, int tokens,
+                          Floats* sums) {
+    block_products(w, block, x, row, tokens, sums);
+    if (!w.bias) return;
+    const Floats bias = load_some(w.bias + block * kLanes, w.rows - block * kLanes);
+    for (int t = 0; t < tokens; ++t) sums[t] = sums[t] + bias;
+}
+
+struct Share {
+    int first, end;
+};
+
+inline Share share(int64_t items, int member, int members) {
+    return {int(items * member / members), int(items * (member + 1) / members)};
+}
+
+// Starts to read what a member needs next, while it waits for the others.
+inline void prefetch(const FrLinear& w, int member, int members) {
+    const int64_t first = share(blocks_of(w), member, members).first * block_bytes(w);
+    const int64_t bytes = least(int(blocks_of(w) * block_bytes(w) - first), 16384);
+    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(w.packed + first + at, 0, 2);
+}
+
+// Calls use(block, row, tokens, sums) for each tile of outputs in a member's share of the blocks.
+template <class Use>
+inline void each_tile(const FrLinear& w, Share blocks, const Quantised& x, int width, Use use) {
+    Floats sums[kTokenTile];
+    for (int block = blocks.first; block < blocks.end; ++block) {
+        for (int row = 0; row < width; row += kTokenTile) {
+            const int tokens = least(width - row, kTokenTile);
+            block_outputs(w, block, x, row, tokens, sums);
+            use(block, row, tokens, sums);
+        }
+    }
+}
+
+// A member's share of y [width, stride] = x times the parts, or of what is added to y.
+template <bool add>
+inline void linear(const FrLinear* parts, int count, const Quantised& x, int width, float* y,
+                   int64_t stride, int member, int members) {
+    int blocks = 0;
+    for (int part = 0; part < count; ++part) blocks += blocks_of(parts[part]);
+    Share mine = share(blocks, member, members);
+    for (int part = 0; part < count; ++part) {
+        const FrLinear& w = parts[part];
+        const Share here = {most_of(mine.first, 0), least(mine.end, blocks_of(w))};
+        each_tile(w, here, x, width, [&](int block, int row, int tokens, const Floats* sums) {
+            const int left = w.rows - block * kLanes;
+            for (int t = 0; t < tokens; ++t) {
+                float* to = y + (row + t) * stride + block * kLanes;
+                store_some(to, add ? load_some(to, left) + sums[t] : sums[t], left);
+            }
+        });
+        mine = {mine.first - blocks_of(w), mine.end - blocks_of(w)};
+        y += w.rows;
+    }
+}
+
+}  // namespace

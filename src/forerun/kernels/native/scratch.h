@@ -1,0 +1,183 @@
+// How the memory that callers lend is divided, and how rows are cut. The same on every instruction
+// set, and in a namespace without a name, so that no copy is shared between their files.
+#pragma once
+#include "abi.h"
+
+namespace {
+
+constexpr int kSub = 32;     // columns of an activation that share a scale
+constexpr int kTile = 8;     // rows that are multiplied together
+constexpr int kChunk = 256;  // rows that pass through a layer together
+constexpr int kFewRows = 3;  // so few rows are prepared by every member for itself
+constexpr int kNarrow = 16;  // so many rows may divide attention by positions
+constexpr int kBlock = 128;  // positions of a partial result, counted from position 0
+constexpr float kInfinity = __builtin_inff();
+constexpr int kRound = 32;        // blocks whose partial results are held at once
+constexpr int kItemQueries = 96;  // queries that share a block's unpacked keys
+
+inline int least(int a, int b) { return a < b ? a : b; }
+inline int most_of(int a, int b) { return a > b ? a : b; }
+inline int divided_up(int a, int b) { return (a + b - 1) / b; }
+
+// Hands out parts of a buffer, each on a cache line of its own. From null it only measures.
+struct Memory {
+    uint8_t* start;
+    int64_t used = 0;
+    explicit Memory(void* memory) : start(static_cast<uint8_t*>(memory)) {
+        if (start) used = -reinterpret_cast<intptr_t>(start) & 63;
+    }
+    template <class T>
+    T* take(int64_t count) {
+        T* part = start ? reinterpret_cast<T*>(start + used) : nullptr;
+        used += (count * int64_t(sizeof(T)) + 63) / 64 * 64;
+        return part;
+    }
+    int64_t bytes() const { return used + 64; }
+};
+
+// Rows as int8 codes, with a scale and the sum of what the codes stand for in every `kSub` columns.
+//
+// Tiles of `kTile` rows; in a tile a sub-group's columns of all its rows stand together, and so do
+// their terms: scales, then sums. A product walks through a tile with two pointers.
+struct Quantised {
+    int8_t* codes;  // [tiles, subs, kTile, kSub]
+    float* terms;   // [tiles, subs, 2, kTile]
+    int columns;
+    int subs() const { return columns / kSub; }
+    int8_t* codes_of(int row) const {
+        return codes + int64_t(row / kTile) * columns * kTile + row % kTile * kSub;
+    }
+    float* terms_of(int row) const {
+        return terms + int64_t(row / kTile) * subs() * 2 * kTile + row % kTile;
+    }
+};
+
+inline Quantised take_quantised(Memory& memory, int columns, int rows) {
+    const int64_t padded = int64_t(divided_up(rows, kTile)) * kTile;
+    Quantised x;
+    x.columns = columns;
+    x.codes = memory.take<int8_t>(padded * columns);
+    x.terms = memory.take<float>(padded * (columns / kSub) * 2);
+    return x;
+}
+
+// What queries have seen: exponentials relative to the largest score, and values summed by them.
+struct Seen {
+    float *most, *total;  // [queries]
+    float* values;        // [queries, dim]
+    int dim;
+    Seen from(int64_t query) const {
+        return {most + query, total + query, values + query * dim, dim};
+    }
+};
+
+inline Seen take_seen(Memory& memory, int64_t queries, int dim) {
+    Seen seen;
+    seen.most = memory.take<float>(queries);
+    seen.total = memory.take<float>(queries);
+    seen.values = memory.take<float>(queries * dim);
+    seen.dim = dim;
+    return seen;
+}
+
+inline int item_rows(const FrLayer& layer) {
+    return most_of(1, kItemQueries * layer.kv_heads / layer.heads);
+}
+
+// What one member uses alone.
+struct Own {
+    Quantised stream, attended, inner;  // of `kFewRows`
+    float* keys;                        // one block, dimension by dimension
+    Seen block, running;
+    float* row;  // [heads * head_dim] or [hidden]
+};
+
+struct LayerMemory {
+    Quantised stream, attended, inner;
+    float *qkv, *attention, *gated, *branch;
+    Seen partial, running;
+    Own own;
+};
+
+// Buffers for up to `kChunk` rows; `own` is that of `member`.
+inline LayerMemory divide(Memory& memory, const FrLayer& layer, int width, int member,
+                          int members) {
+    const int rows = least(width, kChunk), dim = layer.head_dim, columns = layer.heads * dim;
+    const int64_t narrow = int64_t(least(rows, kNarrow)) * layer.heads;
+    const int64_t item =
+        int64_t(most_of(item_rows(layer), kNarrow)) * (layer.heads / layer.kv_heads);
+    LayerMemory all;
+    all.stream = take_quantised(memory, layer.hidden, rows);
+    all.attended = take_quantised(memory, columns, rows);
+    all.inner = take_quantised(memory, layer.inner, rows);
+    all.qkv = memory.take<float>(int64_t(rows) * (layer.heads + 2 * layer.kv_heads) * dim);
+    all.attention = memory.take<float>(int64_t(rows) * columns);
+    all.gated = memory.take<float>(int64_t(rows) * layer.inner);
+    all.branch = memory.take<float>(int64_t(rows) * layer.hidden);
+    all.partial = take_seen(memory, narrow * kRound, dim);
+    all.running = take_seen(memory, narrow, dim);
+    for (int each = 0; each < members; ++each) {
+        Own own;
+        own.stream = take_quantised(memory, layer.hidden, kFewRows);
+        own.attended = take_quantised(memory, columns, kFewRows);
+        own.inner = take_quantised(memory, layer.inner, kFewRows);
+        own.keys = memory.take<float>(int64_t(kBlock) * dim);
+        own.block = take_seen(memory, item, dim);
+        own.running = take_seen(memory, item, dim);
+        own.row = memory.take<float>(most_of(columns, layer.hidden));
+        if (each == member) all.own = own;
+    }
+    return all;
+}
+
+// The `top` best so far, in order: by value, then by smaller id.
+struct Best {
+    int32_t* ids;
+    float* values;
+    int top;
+
+    void clear() const {
+        for (int i = 0; i < top; ++i) ids[i] = -1, values[i] = -kInfinity;
+    }
+    bool before(int i, float value, int32_t id) const {
+        return ids[i] >= 0 && (values[i] > value || (values[i] == value && ids[i] < id));
+    }
+    void offer(float value, int32_t id) const {
+        if (value != value || before(top - 1, value, id)) return;
+        int i = top - 1;
+        for (; i > 0 && !before(i - 1, value, id); --i) {
+            ids[i] = ids[i - 1];
+            values[i] = values[i - 1];
+        }
+        ids[i] = id;
+        values[i] = value;
+    }
+};
+
+struct HeadMemory {
+    Quantised x, rest;  // rest: what rounding took from x
+    float* row;         // of this member
+    Best best;          // [members, rows, top]
+    int rows;
+    Best of(int member, int row) const {
+        const int64_t at = (int64_t(member) * rows + row) * best.top;
+        return {best.ids + at, best.values + at, best.top};
+    }
+};
+
+inline HeadMemory divide_head(Memory& memory, int columns, int width, int top, int member,
+                              int members) {
+    HeadMemory at;
+    at.rows = least(width, kChunk);
+    at.x = take_quantised(memory, columns, at.rows);
+    at.rest = take_quantised(memory, columns, at.rows);
+    const int64_t numbers = int64_t(members) * at.rows * top;
+    at.best = {memory.take<int32_t>(numbers), memory.take<float>(numbers), top};
+    for (int each = 0; each < members; ++each) {
+        float* row = memory.take<float>(columns);
+        if (each == member) at.row = row;
+    }
+    return at;
+}
+
+}  // namespace

@@ -1,0 +1,44 @@
+// What each instruction set provides.
+#pragma once
+#include "abi.h"
+#include "team.h"
+
+namespace forerun {
+
+struct LinearCall {
+    const FrLinear* parts;
+    int32_t count;
+    const float* x;
+    int32_t width;
+    float* y;
+    void* scratch;
+};
+
+struct LayerCall {
+    const FrLayer* layer;
+    const FrStep* step;
+    void* scratch;
+};
+
+struct HeadCall {
+    const FrHead* head;
+    const float* x;
+    int32_t width;
+    float* logits;
+    int32_t top;
+    int32_t* ids;
+    float* values;
+    void* scratch;
+};
+
+// Run in every member of the team.
+struct Kernels {
+    const char* isa;
+    void (*linear)(Team& team, int member, const LinearCall& call);
+    void (*layer)(Team& team, int member, const LayerCall& call);
+    void (*head)(Team& team, int member, const HeadCall& call);
+};
+
+extern const Kernels avx512_kernels, avx2_kernels, neon_kernels, scalar_kernels;
+
+}  // namespace forerun

@@ -1,0 +1,58 @@
+// A team of threads that run one function side by side, and wait for each other within it.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace forerun {
+
+// Between two calls members spin for about as long as a decoder needs to make the next one, and
+// then sleep. Where the machine has no core to spare for them, every wait would last until the
+// scheduler brings a member back, and one thread alone is several times faster: so a call that
+// mostly waited has the caller work alone for a while.
+//
+// Nothing is inline: this header is compiled for several instruction sets, and the linker keeps
+// one copy.
+class Team {
+public:
+    Team(int threads, bool steady);  // steady: no call is left to the caller alone
+    ~Team();
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+
+    int size() const;
+    int active() const;  // members that run the present call: all, or the caller alone
+    void run(void (*work)(void* context, int member), void* context);  // the caller is member 0
+    void barrier(int member);  // for every active member, from within `work`
+
+private:
+    using Clock = std::chrono::steady_clock;
+
+    void member(int number);
+    bool idle(uint32_t seen) const;
+    void wait_for_job(uint32_t seen);
+    void wait_for_round(uint32_t round, int member);
+    void judge(Clock::duration spent);
+
+    const int size_;
+    const bool steady_;
+    int active_ = 1;
+    alignas(64) std::atomic<int> arrived_{0};
+    alignas(64) std::atomic<uint32_t> round_{0};
+    alignas(64) std::atomic<uint32_t> job_{0};
+    std::atomic<bool> ending_{false};
+    std::atomic<int> asleep_{0};
+    void (*work_)(void*, int) = nullptr;
+    void* context_ = nullptr;
+    Clock::duration waited_{}, alone_for_;  // of the caller
+    Clock::time_point alone_until_{};
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::vector<std::thread> members_;
+};
+
+}  // namespace forerun

@@ -1,0 +1,85 @@
+"""A whole decoder layer in C++ against float64, and against itself at every width.
+
+06 KER-1: on every instruction set of this machine, bit for bit alike. 06 WID-7 for this kernel.
+"""
+
+import numpy as np
+import pytest
+
+from fixtures.native_kernels import ISAS, Floats, from_bfloat16, team, to_bfloat16
+from fixtures.native_layers import (
+    SHAPES,
+    empty_rows,
+    layer_reference,
+    random_layer,
+    run_layer,
+    run_step,
+)
+
+
+def _stream(length: int, seed: int = 9) -> Floats:
+    return np.random.default_rng(seed).standard_normal((length, 96)).astype(np.float32)
+
+
+@pytest.mark.parametrize("bfloat16", [True, False])
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_layer_is_its_meaning_in_float64(name: str, bfloat16: bool) -> None:
+    """06 KER-1."""
+    layer, x = random_layer(SHAPES[name]), _stream(300)
+    y, *_ = run_layer(team(2), layer, x, 300, bfloat16=bfloat16)
+    want = layer_reference(layer, x, bfloat16=bfloat16)
+    error = np.abs(y - want) / np.abs(want).max()
+    # int8 codes at ties, and bfloat16 rows, may fall to the other side
+    assert error.max() < 2e-2
+    assert error.mean() < 1e-3
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_row_is_the_same_at_every_width_and_number_of_threads(name: str, isa: str) -> None:
+    """06 WID-1, WID-2, WID-3, WID-7: rows that passed one by one, or together, and what is kept."""
+    layer, x = random_layer(SHAPES[name]), _stream(270, seed=10)
+    whole = run_layer(team(1, "scalar"), layer, x, 270)
+    for width in range(1, 17):
+        threads = 1 + width % 3
+        if isa == "scalar" and width not in (1, 4, 16):
+            continue  # slow, and of the same source
+        for got, want in zip(run_layer(team(threads, isa), layer, x, width), whole, strict=True):
+            assert got.tobytes() == want.tobytes(), (threads, width)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_threads_do_not_change_a_wide_forward(isa: str) -> None:
+    """06 WID-3: nor does its width, over 16."""
+    layer, x = random_layer(SHAPES["llama"]), _stream(300)
+    whole, *_ = run_layer(team(1, isa), layer, x, 300, bfloat16=False)
+    for threads, width in ((2, 300), (3, 300), (2, 260), (3, 17)):
+        got, *_ = run_layer(team(threads, isa), layer, x, width, bfloat16=False)
+        assert got.tobytes() == whole.tobytes(), (threads, width)
+
+
+def test_far_history() -> None:
+    """06 WID-2: blocks count from position 0; row 0 of the buffer stands elsewhere, rows are dead.
+
+    Dead rows and rows beyond the live ones hold NaN, and are never read.
+    """
+    layer, random = random_layer(SHAPES["llama"]), np.random.default_rng(4)
+    shape, before = layer.shape, 9008
+    size = (shape.kv_heads, before - 13, shape.head_dim)
+    history = [to_bfloat16(random.standard_normal(size)) for _ in range(2)]
+    x = _stream(6)
+    outputs = []
+    for threads, width in ((1, 6), (2, 6), (3, 1), (2, 4)):
+        rows = tuple(empty_rows(shape, before + 9, bfloat16=True) for _ in range(2))
+        for row, known in zip(rows, history, strict=True):
+            row[:, 13:before] = known
+        out = [x[first : first + width].copy() for first in range(0, 6, width)]
+        first_row = before
+        for part in out:
+            run_step(team(threads), layer, part, rows, first_row, at=64)
+            first_row += len(part)
+        assert np.isnan(from_bfloat16(rows[0][:, first_row:])).all()
+        outputs.append(np.concatenate(out))
+    assert not np.isnan(outputs[0]).any()
+    for other in outputs[1:]:
+        assert other.tobytes() == outputs[0].tobytes()

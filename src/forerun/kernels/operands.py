@@ -1,5 +1,6 @@
-"""What quantised operations take: a weight's words and the terms of its groups."""
+"""What quantised operations take: the words and group terms of weights, and whole layers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -28,3 +29,42 @@ class AffineWeight:
     @property
     def group(self) -> int:
         return self.in_features // self.scale.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class BiasedLinear:
+    """`x @ weight.T + bias`."""
+
+    weight: AffineWeight
+    bias: Tensor | None  # [out]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerOperands:
+    """A decoder layer of gated MLP and causal attention, its projections apart.
+
+    Norms are float32 factors, [hidden] or [head_dim]; None where the family has none.
+    """
+
+    qkv: Sequence[BiasedLinear]  # one to three: together queries, keys, values
+    output: BiasedLinear
+    gate: BiasedLinear
+    up: BiasedLinear
+    down: BiasedLinear
+    input_norm: Tensor
+    mlp_norm: Tensor
+    attended_norm: Tensor | None  # of what attention adds to the stream
+    output_norm: Tensor | None  # of what the MLP adds to it
+    query_norm: Tensor | None  # of each head
+    key_norm: Tensor | None
+    epsilon: float
+    heads: int
+    kv_heads: int
+    head_dim: int
+    attention_scale: float
+    activation: str  # "silu" or "gelu_pytorch_tanh"
+    window: int | None  # positions that a query sees, itself included; None: all before it
+
+    @property
+    def linears(self) -> Sequence[BiasedLinear]:
+        return (*self.qkv, self.output, self.gate, self.up, self.down)

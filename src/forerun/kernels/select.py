@@ -1,11 +1,12 @@
 """The one place that chooses which implementation serves an operation (KER-1).
 
 Choices are made when a layer is built, from its weight, so that a forward branches on nothing and
-a fast path may keep the weight in a layout of its own. An operation that spans a whole layer finds
-its place here too: a function that takes the weights of the layer's parts and answers with a
-kernel, or with None and the reason in the log.
+a fast path may keep the weight in a layout of its own. C++ comes first, then what PyTorch ships,
+then the reference. An operation that spans whole layers takes the weights of their parts and
+answers with kernels, or with None and the reason in the log.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -14,11 +15,27 @@ import torch
 from torch import Tensor
 
 from forerun.base.logs import logger
+from forerun.kernels.dense_layer import native as native_layer
+from forerun.kernels.dense_layer.native import NativeLayer, Place
+from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine import torch_int4
 from forerun.kernels.linear_affine.reference import ReferenceLinear
-from forerun.kernels.operands import AffineWeight
+from forerun.kernels.native.scratch import Scratch
+from forerun.kernels.operands import AffineWeight, LayerOperands
 from forerun.kernels.rms_norm import layer_norm_form
 from forerun.kernels.rms_norm.reference import ReferenceRmsNorm
+
+__all__ = [
+    "KernelChoice",
+    "LinearKernel",
+    "NativeLayer",
+    "Place",
+    "RmsNormKernel",
+    "affine_linear",
+    "dense_layers",
+    "refused_layers",
+    "rms_norm",
+]
 
 log = logger(__name__)
 
@@ -28,6 +45,7 @@ class KernelChoice:
     """Which fast paths may serve; built once by the composition root and handed down."""
 
     cpu_kernels: bool = True  # False: references only
+    threads: int = 1  # of the team that runs the C++ kernels
 
 
 class LinearKernel(Protocol):
@@ -49,17 +67,66 @@ class RmsNormKernel(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
-def affine_linear(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
-    """The kernel for products of `dtype` activations with `weight`."""
-    reason = _refused(weight.words, choice) or torch_int4.why_not(weight, dtype)
+def affine_linear(
+    weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice, *, fine: bool = False
+) -> LinearKernel:
+    """The kernel for products of `dtype` activations with `weight`.
+
+    fine  activations keep at least sixteen bits, as an output head wants them
+    """
+    what = f"int{weight.bits} linear"
+    refused = _refused(weight.words, choice)
+    if refused is None:
+        reason = native_linear.why_not(weight, dtype, fine=fine)
+        if reason is None:
+            return native_linear.NativeLinear(weight, choice.threads, fine=fine)
+        _log_once(f"{what} is not served by the C++ kernel", reason)
+    reason = refused or torch_int4.why_not(weight, dtype)
     if reason is None:
         return torch_int4.TorchInt4Linear(weight, dtype)
-    _log_once(f"int{weight.bits} linear dequantises its weight for each call", reason)
+    _log_once(f"{what} dequantises its weight for each call", reason)
     return ReferenceLinear(weight)
 
 
-def rms_norm(weight: Tensor | None, eps: float, choice: KernelChoice) -> RmsNormKernel:
-    """The kernel for norms with this weight."""
+def dense_layers(
+    layers: Sequence[LayerOperands], dtype: torch.dtype, choice: KernelChoice
+) -> list[NativeLayer] | None:
+    """Kernels for whole layers with caches of `dtype`; all of them, or None and a line in the log.
+
+    One thread runs them all, one at a time: they share what they work in.
+    """
+    reason = next(_reasons(layers, dtype, choice), None)
+    if reason is not None:
+        refused_layers(reason)
+        return None
+    scratch = Scratch()
+    return [NativeLayer(layer, dtype, choice.threads, scratch) for layer in layers]
+
+
+def refused_layers(reason: str) -> None:
+    """Say once why whole layers are not served by one call."""
+    _log_once("layers run as separate operations", reason)
+
+
+def _reasons(
+    layers: Sequence[LayerOperands], dtype: torch.dtype, choice: KernelChoice
+) -> Iterator[str]:
+    """Why each layer that the kernel cannot serve is refused."""
+    for layer in layers:
+        reason = _refused(layer.output.weight.words, choice) or native_layer.why_not(layer, dtype)
+        if reason is not None:
+            yield reason
+
+
+def rms_norm(
+    weight: Tensor | None, eps: float, choice: KernelChoice, *, uniform: bool = False
+) -> RmsNormKernel:
+    """The kernel for norms with this weight.
+
+    uniform  a row's bits do not depend on how many rows there are, which is true of the reference
+    """
+    if uniform:
+        return ReferenceRmsNorm(weight, eps)
     reason = _refused(weight, choice) or layer_norm_form.why_not(weight)
     if reason is None:
         return layer_norm_form.LayerNormForm(weight, eps)

@@ -21,20 +21,13 @@ from forerun.contract.cache import LayerCache
 from forerun.contract.model import CacheOptions, Caches, DraftModel, Forward, ModelFacts
 from forerun.models.projection import Projection
 from forerun.nn import attention as nn_attention
+from forerun.nn.dense_layer import Heads
 from forerun.nn.embedding import Embedding
+from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope, RopeTables
 
 _UNIT_VECTORS = 256  # pushed through the head at once: bounds the logits held
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The heads of an attention layer; `query / kv` query heads share a key head."""
-
-    query: int
-    kv: int
-    dim: int
 
 
 class Attention:
@@ -108,12 +101,17 @@ class Block(Held, Protocol):
     """One layer: the residual stream in, the residual stream out."""
 
     @property
-    def attention(self) -> Attention: ...
+    def heads(self) -> Heads: ...
+
+    @property
+    def window(self) -> int | None:
+        """Positions that a query sees, itself included; None: all before it."""
+        ...
 
     def __call__(
         self, x: Tensor, batch: Batch, tables: Sequence[RopeTables], cache: LayerCache | None
     ) -> Tensor:
-        """A new tensor; `x` stays as it is, since a tap may hold it."""
+        """It may be `x` itself, changed."""
         ...
 
 
@@ -133,10 +131,50 @@ class PreNormBlock:
         return self.mlp(self.mlp_norm(x)).add_(x)
 
     @property
+    def heads(self) -> Heads:
+        return self.attention.heads
+
+    @property
+    def window(self) -> int | None:
+        return self.attention.window
+
+    @property
     def nbytes(self) -> int:
         return sum(
             part.nbytes for part in (self.input_norm, self.attention, self.mlp_norm, self.mlp)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SandwichBlock:
+    """Norms in front of attention and MLP and behind them (gemma3)."""
+
+    input_norm: RMSNorm
+    attention: Attention
+    attention_norm: RMSNorm
+    mlp_input_norm: RMSNorm
+    mlp: Mlp
+    mlp_norm: RMSNorm
+
+    def __call__(
+        self, x: Tensor, batch: Batch, tables: Sequence[RopeTables], cache: LayerCache | None
+    ) -> Tensor:
+        attended = self.attention(self.input_norm(x), batch, tables, cache)
+        x = self.attention_norm(attended).add_(x)
+        return self.mlp_norm(self.mlp(self.mlp_input_norm(x))).add_(x)
+
+    @property
+    def heads(self) -> Heads:
+        return self.attention.heads
+
+    @property
+    def window(self) -> int | None:
+        return self.attention.window
+
+    @property
+    def nbytes(self) -> int:
+        norms = (self.input_norm, self.attention_norm, self.mlp_input_norm, self.mlp_norm)
+        return self.attention.nbytes + self.mlp.nbytes + sum(norm.nbytes for norm in norms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +185,10 @@ class Parts:
     blocks: Sequence[Block]
     ropes: Sequence[Rope]
     norm: RMSNorm
-    head: Projection
+    head: Linear
     max_context: int
-    dtype: torch.dtype
+    stream: torch.dtype  # of what passes from block to block
+    dtype: torch.dtype  # of caches, and of activations where blocks are separate operations
     device: torch.device
     embedding_scale: float = 1.0
     softcap: float | None = None  # of the logits
@@ -179,21 +218,21 @@ class DenseModel:
         return self._facts
 
     def new_caches(self, options: CacheOptions) -> list[LayerCache | None]:
-        return [self._new_cache(block.attention, options) for block in self._blocks]
+        return [self._new_cache(block, options) for block in self._blocks]
 
     def forward(self, batch: Batch, caches: Caches | None) -> Forward:
         assert not batch.media, "this model takes text only; whoever prepared the request knew"
         parts = self._parts
-        x = parts.embedding(batch.input_ids)
+        x = parts.embedding(batch.input_ids).to(parts.stream)
         if parts.embedding_scale != 1.0:
             x = x.mul_(parts.embedding_scale)
-        tables = tuple(rope.of_batch(batch, parts.dtype) for rope in parts.ropes)
+        tables = tuple(rope.of_batch(batch, parts.stream) for rope in parts.ropes)
         streams: dict[int, Tensor] = {}
         for index, (block, cache) in enumerate(
             zip(self._blocks, caches or self._stateless, strict=True)
         ):
             if index in self._taps:
-                streams[index] = x
+                streams[index] = x.clone()
             x = block(x, batch, tables, cache)
         hidden = parts.norm(x)
         if not self._taps:
@@ -208,10 +247,11 @@ class DenseModel:
 
     def embed(self, ids: Tensor) -> Tensor:
         """Rows of the table; of gemma3 too before the factor sqrt(hidden_size)."""
-        return self._parts.embedding(ids)
+        return self._parts.embedding(ids).to(self._parts.dtype)
 
     def raw_logits(self, hidden: Tensor) -> Tensor:
-        return self._parts.head(hidden)
+        head = self._parts.head
+        return head(hidden.to(head.dtype))
 
     def head_rows(self, ids: Tensor) -> Tensor:
         """What the head makes of unit vectors: a packed weight shows its rows in no other way.
@@ -224,7 +264,7 @@ class DenseModel:
             end = min(first + _UNIT_VECTORS, width)
             inputs = rows.new_zeros(end - first + 1, width)
             inputs[:-1, first:end].fill_diagonal_(1)
-            products = self._parts.head(inputs)[:, ids]
+            products = self.raw_logits(inputs)[:, ids]
             rows[:, first:end] = (products[:-1] - products[-1]).T  # the last one is the bias
         return rows
 
@@ -240,9 +280,9 @@ class DenseModel:
             )
         self._taps = tuple(layers)
 
-    def _new_cache(self, attention: Attention, options: CacheOptions) -> LayerCache:
-        heads = attention.heads
+    def _new_cache(self, block: Block, options: CacheOptions) -> LayerCache:
+        heads = block.heads
         shape = RowShape(heads.kv, heads.dim, heads.dim, self._parts.dtype, self._parts.device)
-        if attention.window is None:
+        if block.window is None:
             return KVCache(shape, options.context)
-        return RotatingCache(shape, attention.window, options.slack)
+        return RotatingCache(shape, block.window, options.slack)

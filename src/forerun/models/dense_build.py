@@ -9,12 +9,21 @@ from torch import Tensor
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
 from forerun.models.config import ConfigReader
-from forerun.models.dense import Attention, Block, DenseModel, Heads, Mlp, Parts, PreNormBlock
-from forerun.models.projection import Projection
+from forerun.models.dense import (
+    Attention,
+    Block,
+    DenseModel,
+    Mlp,
+    Parts,
+    PreNormBlock,
+    SandwichBlock,
+)
 from forerun.models.weights import Weights
 from forerun.nn import attention as nn_attention
 from forerun.nn.activation import GATED
+from forerun.nn.dense_layer import Heads, LayerForm, LayerNorms, LayerWeights, fused_layers
 from forerun.nn.embedding import Embedding
+from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope, RopeParameters, from_config
 
@@ -109,59 +118,75 @@ class DenseBuilder:
         table = torch.cat((query.expand(heads.query, -1), key.expand(heads.kv, -1)))
         return self._rms_norm(table)
 
-    def attention(
-        self,
-        layer: int,
-        *,
-        biased: bool,
-        scale: float,
-        norm: RMSNorm | None = None,
-        window: int | None = None,
-        rope: int = 0,
-    ) -> Attention:
-        """biased: config.json says that biases exist, so their absence is an error."""
-        heads, hidden, at = self.shape.heads, self.shape.hidden_size, self.at(layer)
+    def layer(self, index: int, form: LayerForm) -> LayerWeights:
+        """The tensors of one layer, of which nothing has been made yet."""
+        shape, at, pick = self.shape, self.at(index), self.weights.pick
+        heads, hidden, inner = shape.heads, shape.hidden_size, shape.intermediate_size
         query, kv = heads.query * heads.dim, heads.kv * heads.dim
-        qkv = self.weights.linear(
-            hidden,
-            (f"{at}self_attn.q_proj", query),
-            (f"{at}self_attn.k_proj", kv),
-            (f"{at}self_attn.v_proj", kv),
-            biased=biased,
+        attention, mlp = f"{at}self_attn.", f"{at}mlp."
+        qkv = (f"{attention}q_proj", query), (f"{attention}k_proj", kv), (f"{attention}v_proj", kv)
+        gate_up = (f"{mlp}gate_proj", inner), (f"{mlp}up_proj", inner)
+        return LayerWeights(
+            index=index,
+            form=form,
+            heads=heads,
+            epsilon=shape.eps,
+            qkv=pick(hidden, *qkv, biased=form.biased),
+            output=pick(query, (f"{attention}o_proj", hidden), biased=form.biased),
+            gate_up=pick(hidden, *gate_up, biased=form.mlp_biased),
+            down=pick(inner, (f"{mlp}down_proj", hidden), biased=form.mlp_biased),
+            norms=self._norms(at, form),
         )
-        output = self.weights.linear(query, (f"{at}self_attn.o_proj", hidden), biased=biased)
-        attend = nn_attention.Attention(layer, scale, window)
-        return Attention(qkv, output, heads, attend, norm=norm, rope=rope)
 
-    def mlp(self, layer: int, activation: str, *, biased: bool = False) -> Mlp:
-        hidden, inner, at = self.shape.hidden_size, self.shape.intermediate_size, self.at(layer)
-        gate_up = self.weights.linear(
-            hidden, (f"{at}mlp.gate_proj", inner), (f"{at}mlp.up_proj", inner), biased=biased
+    def _norms(self, at: str, form: LayerForm) -> LayerNorms:
+        """With outer norms, the name that is otherwise the MLP's is that of the first of them."""
+        after_attention = self.norm(f"{at}post_attention_layernorm")
+        outer = form.outer_norms
+        return LayerNorms(
+            input=self.norm(f"{at}input_layernorm"),
+            attended=after_attention if outer else None,
+            mlp=self.norm(f"{at}pre_feedforward_layernorm") if outer else after_attention,
+            output=self.norm(f"{at}post_feedforward_layernorm") if outer else None,
+            heads=self.head_norm(at) if form.head_norms else None,
         )
-        down = self.weights.linear(inner, (f"{at}mlp.down_proj", hidden), biased=biased)
-        return Mlp(gate_up, down, GATED[activation])
 
-    def _rms_norm(self, weight: Tensor) -> RMSNorm:
-        kernels = self.weights.placement.kernels
-        return RMSNorm(weight, self.shape.eps, shift=self.norm_shift, kernels=kernels)
+    def _rms_norm(self, weight: Tensor, *, uniform: bool = False) -> RMSNorm:
+        kernels, shift = self.weights.placement.kernels, self.norm_shift
+        return RMSNorm(weight, self.shape.eps, shift=shift, uniform=uniform, kernels=kernels)
 
-    def pre_norm_block(self, layer: int, attention: Attention, mlp: Mlp) -> PreNormBlock:
-        at = self.at(layer)
-        mlp_norm = self.norm(f"{at}post_attention_layernorm")
-        return PreNormBlock(self.norm(f"{at}input_layernorm"), attention, mlp_norm, mlp)
+    def _block(self, layer: LayerWeights) -> Block:
+        """A block of separate operations."""
+        form, norms, projection = layer.form, layer.norms, self.weights.projection
+        attention = Attention(
+            projection(layer.qkv),
+            projection(layer.output),
+            layer.heads,
+            nn_attention.Attention(layer.index, form.scale, form.window),
+            norm=norms.heads,
+            rope=form.rope,
+        )
+        mlp = Mlp(projection(layer.gate_up), projection(layer.down), GATED[form.activation])
+        if norms.attended is None or norms.output is None:
+            return PreNormBlock(norms.input, attention, norms.mlp, mlp)
+        return SandwichBlock(norms.input, attention, norms.attended, norms.mlp, mlp, norms.output)
 
     def model(
         self,
-        blocks: Sequence[Block],
+        layers: list[LayerWeights],
         ropes: Sequence[RopeParameters],
         *,
         head: str,
         embedding_scale: float = 1.0,
         softcap: float | None = None,
     ) -> DenseModel:
-        """The whole model around `blocks`. head: the path of the output projection."""
-        embedding, unembedding = self._embedding_and_head(head)
+        """The whole model around `layers`. head: the path of the output projection."""
         placement = self.weights.placement
+        fused = fused_layers(layers, placement.dtype, placement.kernels)
+        blocks: Sequence[Block] = fused or [self._block(layer) for layer in layers]
+        stream = placement.dtype if fused is None else torch.float32
+        # what computes in float32 throughout shall not lose bits in its head
+        fine = fused is not None or stream != torch.float32
+        embedding, unembedding = self._embedding_and_head(head, stream, fine=fine)
         limits = [rope.max_context for rope in ropes if rope.max_context is not None]
         if limits:
             log.warning("dynamic rope: the context is limited to %d tokens", min(limits))
@@ -170,9 +195,10 @@ class DenseBuilder:
                 embedding,
                 blocks,
                 [Rope(rope, placement.device) for rope in ropes],
-                self.norm(f"{self.prefix}norm"),
+                self._final_norm(uniform=fused is not None),
                 unembedding,
                 max_context=min([self.shape.max_context, *limits]),
+                stream=stream,
                 dtype=placement.dtype,
                 device=placement.device,
                 embedding_scale=embedding_scale,
@@ -180,7 +206,14 @@ class DenseBuilder:
             )
         )
 
-    def _embedding_and_head(self, head: str) -> tuple[Embedding, Projection]:
+    def _final_norm(self, *, uniform: bool) -> RMSNorm:
+        """Of fused layers it is as indifferent to the rows beside a row as they are."""
+        weight = self.weights.take(f"{self.prefix}norm.weight", (self.shape.hidden_size,))
+        return self._rms_norm(weight, uniform=uniform)
+
+    def _embedding_and_head(
+        self, head: str, stream: torch.dtype, *, fine: bool
+    ) -> tuple[Embedding, Linear]:
         """The token table, and the output head at path `head` or tied to the table.
 
         A head that is shipped beside a tied table and differs from it is a mistake in config.json:
@@ -195,7 +228,8 @@ class DenseBuilder:
                 weights.skip(f"{head}.")
             else:
                 log.warning("config.json ties the head, but %s.weight differs: it is used", head)
-        embedding = weights.embedding(table, shape.vocab_size, shape.hidden_size)
+        rows, hidden = shape.vocab_size, shape.hidden_size
+        embedding = weights.embedding(table, rows, hidden, stream)
         if tied:
-            return embedding, embedding.as_linear()
-        return embedding, weights.linear(shape.hidden_size, (head, shape.vocab_size))
+            return embedding, embedding.as_linear(fine=fine)
+        return embedding, weights.head(hidden, head, rows, dtype=stream, fine=fine)

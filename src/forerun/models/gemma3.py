@@ -1,22 +1,15 @@
 """Gemma 3, text only: norms around every part, sliding and full layers, two rotary bases (GM3)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
-from torch import Tensor
 
 from forerun.base.errors import LoadError
-from forerun.contract.batch import Batch
-from forerun.contract.cache import LayerCache
 from forerun.contract.model import TargetModel
 from forerun.models.config import ConfigReader
-from forerun.models.dense import Attention, Mlp
 from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
 from forerun.models.weights import Weights
 from forerun.nn.activation import GATED
-from forerun.nn.norm import RMSNorm
-from forerun.nn.rope import RopeParameters, RopeTables
+from forerun.nn.dense_layer import LayerForm
+from forerun.nn.rope import RopeParameters
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -50,30 +43,6 @@ TOWERS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SandwichBlock:
-    """Norms in front of attention and MLP and behind them (GM3-5)."""
-
-    input_norm: RMSNorm
-    attention: Attention
-    attention_norm: RMSNorm
-    mlp_input_norm: RMSNorm
-    mlp: Mlp
-    mlp_norm: RMSNorm
-
-    def __call__(
-        self, x: Tensor, batch: Batch, tables: Sequence[RopeTables], cache: LayerCache | None
-    ) -> Tensor:
-        attended = self.attention(self.input_norm(x), batch, tables, cache)
-        x = self.attention_norm(attended).add_(x)
-        return self.mlp_norm(self.mlp(self.mlp_input_norm(x))).add_(x)
-
-    @property
-    def nbytes(self) -> int:
-        norms = (self.input_norm, self.attention_norm, self.mlp_input_norm, self.mlp_norm)
-        return self.attention.nbytes + self.mlp.nbytes + sum(norm.nbytes for norm in norms)
-
-
 def build(config: ConfigReader, weights: Weights) -> TargetModel:
     """The text model that `config` describes; a vision tower's tensors are left where they are."""
     config = config.text().with_defaults(DEFAULTS)
@@ -85,29 +54,23 @@ def build(config: ConfigReader, weights: Weights) -> TargetModel:
     builder = DenseBuilder(shape, weights, prefix, norm_shift=True)
     scale, window = config.number("query_pre_attn_scalar") ** -0.5, config.integer("sliding_window")
     biased = config.flag("attention_bias", False)
-    blocks = []
-    for layer, kind in enumerate(layer_kinds(config, shape.layers)):
-        at = builder.at(layer)
-        attention = builder.attention(
+    layers = [
+        builder.layer(
             layer,
-            biased=biased,
-            scale=scale,
-            norm=builder.head_norm(at),
-            window=window if kind == SLIDING else None,
-            rope=(FULL, SLIDING).index(kind),
+            LayerForm(
+                scale=scale,
+                activation=activation,
+                biased=biased,
+                head_norms=True,
+                outer_norms=True,
+                window=window if kind == SLIDING else None,
+                rope=(FULL, SLIDING).index(kind),
+            ),
         )
-        blocks.append(
-            SandwichBlock(
-                builder.norm(f"{at}input_layernorm"),
-                attention,
-                builder.norm(f"{at}post_attention_layernorm"),
-                builder.norm(f"{at}pre_feedforward_layernorm"),
-                builder.mlp(layer, activation),
-                builder.norm(f"{at}post_feedforward_layernorm"),
-            )
-        )
+        for layer, kind in enumerate(layer_kinds(config, shape.layers))
+    ]
     return builder.model(
-        blocks,
+        layers,
         ropes(config, shape.heads.dim),
         head=CONTAINERS[prefix],
         # rounded to the dtype of the embedding first, as the model was trained (GM3-3)

@@ -5,6 +5,7 @@ from forerun.models.config import ConfigReader
 from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
 from forerun.models.weights import Weights
 from forerun.nn.activation import GATED
+from forerun.nn.dense_layer import LayerForm
 
 DEFAULTS: dict[str, object] = {
     "max_position_embeddings": 2048,
@@ -23,13 +24,7 @@ def build(config: ConfigReader, weights: Weights) -> TargetModel:
     biased, mlp_biased = config.flag("attention_bias", False), config.flag("mlp_bias", False)
     container = weights.prefix("model.embed_tokens.weight", CONTAINERS)
     builder = DenseBuilder(shape, weights, f"{container}model.")
-    blocks = [
-        builder.pre_norm_block(
-            layer,
-            builder.attention(layer, biased=biased, scale=shape.heads.dim**-0.5),
-            builder.mlp(layer, activation, biased=mlp_biased),
-        )
-        for layer in range(shape.layers)
-    ]
+    form = LayerForm(shape.heads.dim**-0.5, activation, biased=biased, mlp_biased=mlp_biased)
+    layers = [builder.layer(layer, form) for layer in range(shape.layers)]
     rope = whole_head_rope(config, shape.heads.dim)
-    return builder.model(blocks, [rope], head=f"{container}lm_head")
+    return builder.model(layers, [rope], head=f"{container}lm_head")

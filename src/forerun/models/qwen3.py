@@ -5,6 +5,7 @@ from forerun.models.config import ConfigReader
 from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
 from forerun.models.weights import Weights
 from forerun.nn.activation import GATED
+from forerun.nn.dense_layer import LayerForm
 
 DEFAULTS: dict[str, object] = {
     "head_dim": 128,
@@ -25,17 +26,6 @@ def build(config: ConfigReader, weights: Weights) -> TargetModel:
     activation = config.only("hidden_act", "silu", GATED)
     biased = config.flag("attention_bias", False)
     builder = DenseBuilder(shape, weights, weights.prefix("embed_tokens.weight", CONTAINERS))
-    blocks = [
-        builder.pre_norm_block(
-            layer,
-            builder.attention(
-                layer,
-                biased=biased,
-                scale=shape.heads.dim**-0.5,
-                norm=builder.head_norm(builder.at(layer)),
-            ),
-            builder.mlp(layer, activation),
-        )
-        for layer in range(shape.layers)
-    ]
-    return builder.model(blocks, [whole_head_rope(config, shape.heads.dim)], head="lm_head")
+    form = LayerForm(shape.heads.dim**-0.5, activation, biased=biased, head_norms=True)
+    layers = [builder.layer(layer, form) for layer in range(shape.layers)]
+    return builder.model(layers, [whole_head_rope(config, shape.heads.dim)], head="lm_head")

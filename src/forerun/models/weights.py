@@ -16,7 +16,7 @@ from forerun.base.logs import logger
 from forerun.models.projection import Projection, SideBySide, fusable_runs
 from forerun.models.tensor_files import Stored
 from forerun.nn.embedding import Embedding
-from forerun.nn.linear import Linear
+from forerun.nn.linear import Linear, LinearWeights
 from forerun.nn.placement import Placement
 from forerun.quant.packed import PackedWeight, Weight, fuse_rows
 from forerun.quant.resolve import resolve
@@ -70,27 +70,48 @@ class Weights:
     def linear(self, inputs: int, *parts: tuple[str, int], biased: bool = False) -> Projection:
         """The linear at each path, with that many outputs, fused by rows in the order given.
 
-        Parts whose formats differ stay side by side (LIN-6). Biases count where their tensors
-        exist (LIN-1); `biased` makes their absence an error.
+        Parts whose formats differ stay side by side (LIN-6).
+        """
+        return self.projection(self.pick(inputs, *parts, biased=biased))
+
+    def head(self, inputs: int, path: str, rows: int, *, dtype: torch.dtype, fine: bool) -> Linear:
+        """The output head at `path`. dtype: of what it is given, where it is quantised."""
+        (picked,) = self.pick(inputs, (path, rows))
+        kernels = self.placement.kernels
+        return Linear(picked.weight, picked.bias, dtype=dtype, kernels=kernels, fine=fine)
+
+    def pick(
+        self, inputs: int, *parts: tuple[str, int], biased: bool = False
+    ) -> list[LinearWeights]:
+        """The weights at each path: quantised ones apart, dense ones fused as they are read.
+
+        Biases count where their tensors exist (LIN-1); `biased` makes their absence an error.
         """
         bias = self._bias([(f"{path}.bias", rows) for path, rows in parts], biased)
         named = [(f"{path}.weight", (rows, inputs)) for path, rows in parts]
         if not any(f"{name}_scale" in self._unpicked for name, _ in named):
-            return self._linear(self._stacked(named), bias)
+            return [LinearWeights(self._stacked(named), bias)]
         weights = [self._weight(name, *shape) for name, shape in named]
-        linears, filled = [], 0
-        while weights:
-            run, *_ = fusable_runs(weights)
-            weight = fuse_rows(weights[:run])
-            del weights[:run]
-            end = filled + weight.shape[0]
-            linears.append(self._linear(weight, None if bias is None else bias[filled:end]))
-            filled = end
+        if bias is None:
+            return [LinearWeights(weight, None) for weight in weights]
+        biases = bias.split_with_sizes([rows for _, rows in parts])
+        return [LinearWeights(*pair) for pair in zip(weights, biases, strict=True)]
+
+    def projection(self, picked: list[LinearWeights]) -> Projection:
+        """What was picked as one projection. Empties the list, so that sources go one by one."""
+        linears = []
+        while picked:
+            run, *_ = fusable_runs([part.weight for part in picked])
+            joined = _joined(picked[:run])
+            del picked[:run]
+            linears.append(self._linear(joined.weight, joined.bias))
+            del joined
         return linears[0] if len(linears) == 1 else SideBySide(linears)
 
-    def embedding(self, path: str, rows: int, width: int) -> Embedding:
+    def embedding(self, path: str, rows: int, width: int, dtype: torch.dtype) -> Embedding:
+        """The token table. dtype: of its vectors where it is quantised."""
         weight = self._weight(f"{path}.weight", rows, width)
-        return Embedding(weight, dtype=self.placement.dtype, kernels=self.placement.kernels)
+        return Embedding(weight, dtype=dtype, kernels=self.placement.kernels)
 
     def same(self, path: str, other: str) -> bool:
         """Whether two layers are stored with equal weights."""
@@ -238,6 +259,15 @@ def _in_words(name: str) -> str:
     if found is None:
         return name.removesuffix(".weight")
     return f"{found[2]} of layer {found[1]}"
+
+
+def _joined(parts: Sequence[LinearWeights]) -> LinearWeights:
+    """Parts of one format as one; a lone one stays where it is, which may be its file (LOD-6)."""
+    if len(parts) == 1:
+        return parts[0]
+    biases = [part.bias for part in parts if part.bias is not None]
+    weight = fuse_rows([part.weight for part in parts])
+    return LinearWeights(weight, torch.cat(biases) if biases else None)
 
 
 def _equal(one: Stored | None, other: Stored | None) -> bool:

@@ -35,14 +35,16 @@ class Embedding:
         rows = self._weight.rows(ids.flatten()).dequantise(self._dtype)
         return rows.view(*ids.shape, self.width)
 
-    def as_linear(self) -> Linear:
+    def as_linear(self, *, fine: bool = False) -> Linear:
         """The tied output head: the same table as a linear, [..., width] to [..., rows].
 
         A fast path holds its own copy of a quantised table in another layout. The table as stored
         is then read by the embedding alone, so that of a mapped file only the rows of tokens in
         use are resident.
         """
-        return Linear(self._weight, dtype=self._dtype, kernels=self._kernels, shared=True)
+        return Linear(
+            self._weight, dtype=self._dtype, kernels=self._kernels, shared=True, fine=fine
+        )
 
     @property
     def nbytes(self) -> int:

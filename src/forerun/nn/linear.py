@@ -10,6 +10,14 @@ from forerun.kernels.select import KernelChoice, LinearKernel, affine_linear
 from forerun.quant.packed import Weight
 
 
+@dataclass(frozen=True, slots=True)
+class LinearWeights:
+    """A weight with its bias, of which nothing has been made yet."""
+
+    weight: Weight
+    bias: Tensor | None  # [out] in the dtype of the activations
+
+
 class Linear:
     """`x @ weight.T`, times the weight's global scale, plus `bias`."""
 
@@ -21,6 +29,7 @@ class Linear:
         dtype: torch.dtype | None = None,
         kernels: KernelChoice | None = None,
         shared: bool = False,
+        fine: bool = False,
     ) -> None:
         """Take the weight over; a quantised one may be repacked, and is then not kept.
 
@@ -28,15 +37,18 @@ class Linear:
         dtype    of the activations; needed for a quantised weight, a dense one has its own
         kernels  which fast paths may serve; None allows all
         shared   the weight is another layer's, which counts its bytes
+        fine     activations keep at least sixteen bits: an output head
         """
         self.out_features, self.in_features = weight.shape
         self._bias, self._global_scale = bias, None
+        given = weight.dtype if isinstance(weight, Tensor) else dtype
+        assert given is not None, "a quantised weight does not say what its activations are"
+        self.dtype = given  # of the activations
         if isinstance(weight, Tensor):
             self._product: LinearKernel = _DenseProduct(weight, bias)
             self._bias = None
         else:
-            assert dtype is not None, "a quantised weight does not say what its activations are"
-            self._product = affine_linear(weight.data, dtype, kernels or KernelChoice())
+            self._product = affine_linear(weight.data, given, kernels or KernelChoice(), fine=fine)
             self._global_scale = weight.global_scale
         repacked = self._product.nbytes
         self._weight_bytes = repacked if repacked or shared else weight.nbytes

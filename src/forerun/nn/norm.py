@@ -15,19 +15,26 @@ class RMSNorm:
         eps: float,
         *,
         shift: bool = False,
+        uniform: bool = False,
         kernels: KernelChoice | None = None,
     ) -> None:
         """
         weight   [dim], or [heads, dim] for a norm of its own a head; None: pure normalisation
         shift    the weight is stored minus one, which is added in float32
+        uniform  a row's bits do not depend on how many rows there are
         kernels  which fast paths may serve; None allows all
         """
         self._weight = 1 + weight.float() if shift and weight is not None else weight
-        self._norm = rms_norm(self._weight, eps, kernels or KernelChoice())
+        self._norm = rms_norm(self._weight, eps, kernels or KernelChoice(), uniform=uniform)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., dim] to the same shape and dtype."""
         return self._norm(x)
+
+    @property
+    def factors(self) -> Tensor | None:
+        """What normed rows are multiplied by, in float32; None where it is bare."""
+        return None if self._weight is None else self._weight.float()
 
     @property
     def nbytes(self) -> int:

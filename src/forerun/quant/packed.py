@@ -29,6 +29,15 @@ class PackedWeight:
         parts = (self.data.words, self.data.scale, self.data.bias, self.global_scale)
         return sum(part.nbytes for part in parts if part is not None)
 
+    def folded(self) -> AffineWeight:
+        """The same values with the global scale in the terms of the groups, for a product."""
+        scale = self.global_scale
+        if scale is None:
+            return self.data
+        factor, data = scale.reshape(-1, 1), self.data
+        bias = None if data.bias is None else data.bias.float() * factor
+        return AffineWeight(data.words, data.scale.float() * factor, bias, data.bits)
+
     def dequantise(self, dtype: torch.dtype) -> Tensor:
         """[out, in] values, global scale included; computed in float32 and rounded once."""
         if self.global_scale is None:

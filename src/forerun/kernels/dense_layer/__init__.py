@@ -1,0 +1,1 @@
+"""A whole decoder layer as one call."""

@@ -7,6 +7,7 @@ PROMPT ?= Why is the sky blue?
 # as typed: a dollar sign in it is not make's
 export PROMPT := $(value PROMPT)
 VENV := .venv
+KERNELS := $(wildcard $(addprefix src/forerun/kernels/native/,*.cpp *.h sources.py))
 PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check --quiet -c constraints.txt
 
 .PHONY: run test
@@ -20,7 +21,7 @@ test: $(VENV)/.installed-dev
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml constraints.txt setup.py $(KERNELS) | $(VENV)/bin/python
 	@echo "Installing forerun into $(VENV) (once; torch is a large download) ..."
 	$(PIP) -e .
 	@touch $@

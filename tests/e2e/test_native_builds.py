@@ -1,0 +1,101 @@
+"""The C++ kernels built in other ways than an install does: sanitised, for ARM, and not at all."""
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from fixtures.native_kernels import compiler_command, native_library
+from forerun.kernels.native import sources
+
+ROOT = Path(__file__).parents[2]
+NO_ONES_FLAGS = {"-O3", "-fPIC", "-fvisibility=hidden"}  # replaced where sanitisers run
+ZIGS_NEON = ("-mcpu=generic+dotprod",)  # it knows no -march
+SANITISED = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+
+
+def _run(command: list[str], timeout_s: float = 240) -> None:
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def _objects(command: list[str], units: sources.Units, folder: Path) -> list[str]:
+    def compiled(unit: tuple[str, tuple[str, ...]]) -> str:
+        name, flags = unit
+        made = str(folder / f"{name}.o")
+        _run([*command, *flags, "-c", str(sources.FOLDER / name), "-o", made])
+        return made
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(compiled, units.items()))
+
+
+@pytest.mark.slow
+def test_sanitisers_find_nothing(tmp_path: Path) -> None:
+    """06 KER-1: with exactly the memory that the kernels ask for; all widths and threads agree.
+
+    The binary prints what differs; the address and undefined-behaviour sanitisers the rest.
+    """
+    native_library()
+    kept = [flag for flag in sources.FLAGS if flag not in NO_ONES_FLAGS]
+    command = [*compiler_command(), *kept, *SANITISED]
+    objects = _objects(command, sources.units() | {"native_test.cpp": ()}, tmp_path)
+    binary = str(tmp_path / "native_test")
+    _run([*compiler_command(), *SANITISED, "-pthread", *objects, "-o", binary])
+    _run([binary])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="pip install ziglang (a compiler, 80 MB)")
+def test_neon_kernels_compile(tmp_path: Path) -> None:
+    """For 64-bit ARM, by a compiler that brings its own headers. Untested on hardware.
+
+    To run it: pip install ziglang, then pytest -m slow with this file.
+    """
+    command = [sys.executable, "-m", "ziglang", "c++", "-target", "aarch64-linux-gnu"]
+    units = sources.units("aarch64") | {"kernels_neon.cpp": ZIGS_NEON}
+    objects = _objects([*command, *sources.FLAGS], units, tmp_path)
+    made = tmp_path / sources.OBJECT_NAME
+    _run([*command, *sources.LINK_FLAGS, *objects, "-o", str(made)])
+    assert made.read_bytes()[18] == 183, "an ELF file for AArch64"
+
+
+def test_every_machine_has_its_units() -> None:
+    """Apple and Windows name the same processors differently; others have the scalar kernels."""
+    assert set(sources.units("AMD64")) == set(sources.units("x86_64"))
+    assert set(sources.units("arm64")) == set(sources.units("aarch64"))
+    assert "kernels_neon.cpp" in sources.units("arm64")
+    assert [name for name in sources.units("riscv64") if "kernels" in name] == [
+        "kernels_scalar.cpp"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [("no-such-compiler", "there is no C++ compiler"), ("false", "false failed")],
+)
+def test_an_install_goes_on_without_a_compiler_that_works(
+    command: str, reason: str, tmp_path: Path
+) -> None:
+    """In one line that says what serves instead; nothing half made is left."""
+    (tmp_path / "false").symlink_to("/bin/false")
+    made = ("--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "temp"))
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", *made],
+        cwd=ROOT,
+        env={**os.environ, "CXX": command, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+    said = f"forerun: installed without its native kernels, PyTorch's serve instead: {reason}"
+    assert done.stderr.splitlines()[-1].startswith(said)
+    assert not list(tmp_path.rglob("*.so"))

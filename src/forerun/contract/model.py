@@ -56,6 +56,7 @@ class ModelFacts:
     weight_bytes: int  # storage of all parameters as held
     device: torch.device
     dtype: torch.dtype  # of activations and caches
+    own_threads: bool = False  # forwards run on threads of their kernels: torch needs one alone
 
 
 class TargetModel(Protocol):

@@ -4,6 +4,9 @@ Choices are made when a layer is built, from its weight, so that a forward branc
 a fast path may keep the weight in a layout of its own. C++ comes first, then what PyTorch ships,
 then the reference. An operation that spans whole layers takes the weights of their parts and
 answers with kernels, or with None and the reason in the log.
+
+Where C++ serves, it serves all layers and the head, since the threads of its team and those of
+PyTorch would take each other's time.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +20,11 @@ from torch import Tensor
 from forerun.base.logs import logger
 from forerun.kernels.dense_layer import native as native_layer
 from forerun.kernels.dense_layer.native import NativeLayer, Place
-from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine import torch_int4
 from forerun.kernels.linear_affine.reference import ReferenceLinear
 from forerun.kernels.native.scratch import Scratch
 from forerun.kernels.operands import AffineWeight, LayerOperands
+from forerun.kernels.output_head import native as native_head
 from forerun.kernels.rms_norm import layer_norm_form
 from forerun.kernels.rms_norm.reference import ReferenceRmsNorm
 
@@ -33,6 +36,7 @@ __all__ = [
     "RmsNormKernel",
     "affine_linear",
     "dense_layers",
+    "output_head",
     "refused_layers",
     "rms_norm",
 ]
@@ -67,25 +71,22 @@ class RmsNormKernel(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
-def affine_linear(
-    weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice, *, fine: bool = False
-) -> LinearKernel:
-    """The kernel for products of `dtype` activations with `weight`.
-
-    fine  activations keep at least sixteen bits, as an output head wants them
-    """
-    what = f"int{weight.bits} linear"
-    refused = _refused(weight.words, choice)
-    if refused is None:
-        reason = native_linear.why_not(weight, dtype, fine=fine)
-        if reason is None:
-            return native_linear.NativeLinear(weight, choice.threads, fine=fine)
-        _log_once(f"{what} is not served by the C++ kernel", reason)
-    reason = refused or torch_int4.why_not(weight, dtype)
+def affine_linear(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
+    """The kernel for products of `dtype` activations with `weight`."""
+    reason = _refused(weight.words, choice) or torch_int4.why_not(weight, dtype)
     if reason is None:
         return torch_int4.TorchInt4Linear(weight, dtype)
-    _log_once(f"{what} dequantises its weight for each call", reason)
+    _log_once(f"int{weight.bits} linear dequantises its weight for each call", reason)
     return ReferenceLinear(weight)
+
+
+def output_head(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
+    """The kernel for a head behind layers of `dense_layers`, whose stream is of `dtype`."""
+    reason = _refused(weight.words, choice) or native_head.why_not(weight)
+    if reason is None:
+        return native_head.NativeHead(weight, choice.threads)
+    _log_once("the output head is a linear like others", reason)
+    return affine_linear(weight, dtype, choice)
 
 
 def dense_layers(

@@ -190,6 +190,7 @@ class Parts:
     stream: torch.dtype  # of what passes from block to block
     dtype: torch.dtype  # of caches, and of activations where blocks are separate operations
     device: torch.device
+    own_threads: bool = False
     embedding_scale: float = 1.0
     softcap: float | None = None  # of the logits
 
@@ -211,6 +212,7 @@ class DenseModel:
             weight_bytes=sum(layer.nbytes for layer in held),
             device=parts.device,
             dtype=parts.dtype,
+            own_threads=parts.own_threads,
         )
 
     @property

@@ -184,9 +184,7 @@ class DenseBuilder:
         fused = fused_layers(layers, placement.dtype, placement.kernels)
         blocks: Sequence[Block] = fused or [self._block(layer) for layer in layers]
         stream = placement.dtype if fused is None else torch.float32
-        # what computes in float32 throughout shall not lose bits in its head
-        fine = fused is not None or stream != torch.float32
-        embedding, unembedding = self._embedding_and_head(head, stream, fine=fine)
+        embedding, unembedding = self._embedding_and_head(head, stream, fused=fused is not None)
         limits = [rope.max_context for rope in ropes if rope.max_context is not None]
         if limits:
             log.warning("dynamic rope: the context is limited to %d tokens", min(limits))
@@ -201,6 +199,7 @@ class DenseBuilder:
                 stream=stream,
                 dtype=placement.dtype,
                 device=placement.device,
+                own_threads=fused is not None,
                 embedding_scale=embedding_scale,
                 softcap=softcap,
             )
@@ -212,7 +211,7 @@ class DenseBuilder:
         return self._rms_norm(weight, uniform=uniform)
 
     def _embedding_and_head(
-        self, head: str, stream: torch.dtype, *, fine: bool
+        self, head: str, stream: torch.dtype, *, fused: bool
     ) -> tuple[Embedding, Linear]:
         """The token table, and the output head at path `head` or tied to the table.
 
@@ -231,5 +230,5 @@ class DenseBuilder:
         rows, hidden = shape.vocab_size, shape.hidden_size
         embedding = weights.embedding(table, rows, hidden, stream)
         if tied:
-            return embedding, embedding.as_linear(fine=fine)
-        return embedding, weights.head(hidden, head, rows, dtype=stream, fine=fine)
+            return embedding, embedding.as_linear(fused=fused)
+        return embedding, weights.head(hidden, head, rows, dtype=stream, fused=fused)

@@ -74,11 +74,11 @@ class Weights:
         """
         return self.projection(self.pick(inputs, *parts, biased=biased))
 
-    def head(self, inputs: int, path: str, rows: int, *, dtype: torch.dtype, fine: bool) -> Linear:
+    def head(self, inputs: int, path: str, rows: int, *, dtype: torch.dtype, fused: bool) -> Linear:
         """The output head at `path`. dtype: of what it is given, where it is quantised."""
         (picked,) = self.pick(inputs, (path, rows))
         kernels = self.placement.kernels
-        return Linear(picked.weight, picked.bias, dtype=dtype, kernels=kernels, fine=fine)
+        return Linear(picked.weight, picked.bias, dtype=dtype, kernels=kernels, fused=fused)
 
     def pick(
         self, inputs: int, *parts: tuple[str, int], biased: bool = False

@@ -35,7 +35,7 @@ class Embedding:
         rows = self._weight.rows(ids.flatten()).dequantise(self._dtype)
         return rows.view(*ids.shape, self.width)
 
-    def as_linear(self, *, fine: bool = False) -> Linear:
+    def as_linear(self, *, fused: bool = False) -> Linear:
         """The tied output head: the same table as a linear, [..., width] to [..., rows].
 
         A fast path holds its own copy of a quantised table in another layout. The table as stored
@@ -43,7 +43,7 @@ class Embedding:
         use are resident.
         """
         return Linear(
-            self._weight, dtype=self._dtype, kernels=self._kernels, shared=True, fine=fine
+            self._weight, dtype=self._dtype, kernels=self._kernels, shared=True, fused=fused
         )
 
     @property

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.kernels.select import KernelChoice, LinearKernel, affine_linear
+from forerun.kernels.select import KernelChoice, LinearKernel, affine_linear, output_head
 from forerun.quant.packed import Weight
 
 
@@ -29,7 +29,7 @@ class Linear:
         dtype: torch.dtype | None = None,
         kernels: KernelChoice | None = None,
         shared: bool = False,
-        fine: bool = False,
+        fused: bool = False,
     ) -> None:
         """Take the weight over; a quantised one may be repacked, and is then not kept.
 
@@ -37,7 +37,7 @@ class Linear:
         dtype    of the activations; needed for a quantised weight, a dense one has its own
         kernels  which fast paths may serve; None allows all
         shared   the weight is another layer's, which counts its bytes
-        fine     activations keep at least sixteen bits: an output head
+        fused    it is the head behind layers that run as one call each
         """
         self.out_features, self.in_features = weight.shape
         self._bias, self._global_scale = bias, None
@@ -48,7 +48,8 @@ class Linear:
             self._product: LinearKernel = _DenseProduct(weight, bias)
             self._bias = None
         else:
-            self._product = affine_linear(weight.data, given, kernels or KernelChoice(), fine=fine)
+            choose = output_head if fused else affine_linear
+            self._product = choose(weight.data, given, kernels or KernelChoice())
             self._global_scale = weight.global_scale
         repacked = self._product.nbytes
         self._weight_bytes = repacked if repacked or shared else weight.nbytes

@@ -25,6 +25,7 @@ from forerun.store.stored import StoredModel
 
 Progress = Callable[[str, float], None]  # what is going on, and the fraction of the load done
 
+CORES = torch.get_num_threads()  # torch's own choice, read before any load has changed it
 CACHE_SHARE = 4  # snapshots take one part in so many of their device's memory (02 STR-7)
 UNKNOWN_MEMORY = 4 * GIB  # of a system that does not say
 SMALL_MODEL = 256 * MIB  # two cores evaluate 512 tokens of it in about two seconds (PRE-1)
@@ -45,11 +46,13 @@ def load_engine(
     on_cpu = _stated(stored, "num_gpu") == 0
     device = choose_device(request.device or ("cpu" if on_cpu else None))
     prepare_device(device)
-    threads = request.threads or _stated(stored, "num_thread")
-    if threads:
-        torch.set_num_threads(threads)
+    threads = request.threads or _stated(stored, "num_thread") or CORES
+    torch.set_num_threads(threads)
     with torch.inference_mode(False):  # weights and caches are ordinary tensors (LOD-1)
-        model = _load_weights(stored, device, request.cpu_kernels, progress)
+        kernels = KernelChoice(cpu_kernels=request.cpu_kernels, threads=threads)
+        model = _load_weights(stored, device, kernels, progress)
+        if model.facts.own_threads:
+            torch.set_num_threads(1)  # else its idle threads spin where the kernels' want to run
         context, budget = choose_context(request, stored, model), choose_budget(request, device)
         return assemble(model, context, pooling, cache_bytes=budget)
 
@@ -157,10 +160,10 @@ def _gpu_bytes(device: torch.device) -> int | None:
 
 
 def _load_weights(
-    stored: StoredModel, device: torch.device, cpu_kernels: bool, progress: Progress
+    stored: StoredModel, device: torch.device, kernels: KernelChoice, progress: Progress
 ) -> TargetModel:
     config = stored.json("config.json")
-    placement = Placement(_dtype(config, device), device, KernelChoice(cpu_kernels=cpu_kernels))
+    placement = Placement(_dtype(config, device), device, kernels)
 
     def read(completed: int, total: int) -> None:
         progress("loading weights", completed / max(total, 1))

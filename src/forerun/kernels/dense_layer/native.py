@@ -1,7 +1,7 @@
 """A decoder layer in one C++ call: a team of threads goes through it without coming back.
 
-The residual stream is float32. Activations of products are rounded to eight bits, as in
-`linear_affine.native`; keys and values to the dtype of their buffers. A row's result depends on
+The residual stream is float32. Activations of products are rounded to eight bits, in groups of 32
+columns; keys and values to the dtype of their buffers. Weights are exact. A row's result depends on
 nothing but the row, its position and its history: neither on the rows beside it nor on how
 a history came to be, so that chunks of any size give equal bits.
 """
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forerun.kernels.linear_affine.native import PackedLinear, unsupported
 from forerun.kernels.native import library
 from forerun.kernels.native.library import FrLayer, FrLinear, FrStep
+from forerun.kernels.native.packed import PackedLinear, unsupported
 from forerun.kernels.native.scratch import Scratch
 from forerun.kernels.operands import LayerOperands
 

@@ -1,0 +1,1 @@
+"""Logits of hidden states by a quantised head."""

@@ -10,7 +10,7 @@ import sys
 from html import escape
 from pathlib import Path
 
-LEFT, BAR, GAP, WIDTH, TOP = 230, 22, 12, 420, 44
+LEFT, BAR, GAP, WIDTH, TOP = 310, 22, 12, 420, 44
 OURS, THEIRS, INK = "#2563eb", "#9ca3af", "#111827"
 
 

@@ -1,0 +1,320 @@
+"""Whole models on the native layers and head: parity with references, and bits at every width."""
+
+import logging
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from fixtures.checkpoints import CPU, chunked_logits, logits, relative_error
+from fixtures.quantised import Quantised, quantised
+from fixtures.tiny import VOCABULARY, Family
+from forerun.contract.batch import Batch
+from forerun.contract.cache import AttentionCache
+from forerun.contract.history import History, Write
+from forerun.contract.model import CacheOptions, Caches, SharedTables, TappedModel, TargetModel
+from forerun.kernels import select
+from forerun.kernels.dense_layer.native import NativeLayer
+from forerun.kernels.dequantise.reference import dequantise
+from forerun.kernels.linear_affine.reference import ReferenceLinear
+
+FAMILIES: tuple[Family, ...] = ("llama", "qwen3", "gemma3")
+WINDOW = 8  # of tiny gemma3
+TOKENS = [(37 * place + place * place) % 256 for place in range(75)]
+ACTIVATION_GROUP = 32
+TIES = 0.01  # of the logits: what a few codes rounded the other way make of a tiny model
+ROUNDING = 0.2  # all that eight bits do to it
+
+
+def rounded(x: Tensor, bits: int) -> Tensor:
+    """Activations as the kernels see them: integers times a scale a group of columns."""
+    groups = x.reshape(*x.shape[:-1], -1, ACTIVATION_GROUP)
+    scale = groups.abs().amax(-1, keepdim=True) / 127
+    codes = (groups / scale).round()
+    values = codes * scale
+    if bits == 16:
+        values = values + rounded((groups - values).flatten(-2), 8).view_as(values)
+    return values.nan_to_num_().flatten(-2)
+
+
+@pytest.fixture
+def rounding_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    """References that round activations where the kernels do: eight bits, sixteen in the head."""
+
+    def product(self: ReferenceLinear, x: Tensor) -> Tensor:
+        bits = 16 if self.weight.out_features == VOCABULARY else 8
+        return linear(rounded(x, bits), dequantise(self.weight, x.dtype))
+
+    monkeypatch.setattr(ReferenceLinear, "__call__", product)
+
+
+def usual_error(ours: Tensor, theirs: Tensor) -> float:
+    """The median position's, since a code may round the other way anywhere, and then is seen."""
+    errors = [relative_error(*rows) for rows in zip(ours[:, None], theirs[:, None], strict=True)]
+    return statistics.median(errors)
+
+
+def fresh(model: TargetModel, context: int = 256) -> Caches:
+    return model.new_caches(CacheOptions(context=context, slack=16))
+
+
+@torch.inference_mode()
+def step(model: TargetModel, caches: Caches | None, tokens: Sequence[int], start: int) -> Tensor:
+    """[n, vocab] logits of one forward."""
+    return model.unembed(model.forward(Batch.of(tokens, start, CPU), caches).hidden)[0]
+
+
+def rewind(caches: Caches, target: int) -> None:
+    for cache in caches:
+        assert cache is not None
+        assert cache.restore(None, target)
+
+
+@pytest.mark.usefixtures("rounding_references")
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_native_model_computes_what_its_family_does(
+    tmp_path: Path, family: Family, tied: bool, biased: bool
+) -> None:
+    """KER-1, LIN-1, LIN-6, LLA, QW3-1, GM3-4, GM3-5"""
+    checkpoint = quantised(tmp_path, family, attention_bias=biased, tie_word_embeddings=tied)
+    native, reference = checkpoint.load(), checkpoint.load(native=False)
+    assert native.facts.own_threads
+    assert not reference.facts.own_threads
+    ours = logits(native, TOKENS)
+    assert ours.dtype == torch.float32
+    assert usual_error(ours, logits(reference, TOKENS)) <= TIES
+    assert relative_error(ours, logits(checkpoint.dense(), TOKENS)) <= ROUNDING
+
+
+@pytest.mark.usefixtures("rounding_references")
+def test_global_scales_are_folded(tmp_path: Path) -> None:
+    """LIN-4"""
+    checkpoint = quantised(tmp_path, "qwen3", global_scale=0.7)
+    native = checkpoint.load()
+    assert native.facts.own_threads
+    ours = logits(native, TOKENS)
+    assert usual_error(ours, logits(checkpoint.load(native=False), TOKENS)) <= TIES
+    assert relative_error(ours, logits(checkpoint.dense(), TOKENS)) <= ROUNDING
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chunks_of_any_size_give_equal_bits(
+    tmp_path: Path, family: Family, dtype: torch.dtype
+) -> None:
+    """WID-1, WID-5, CON-9: also without caches, and past the window many times over."""
+    model = quantised(tmp_path, family).load(dtype)
+    whole = logits(model, TOKENS)
+    for chunks in ([75], [1], [5], [16], [17], [3, 1, 40], [2 * WINDOW + 3]):
+        assert torch.equal(chunked_logits(model, TOKENS, chunks), whole), chunks
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_threads_change_no_bit(tmp_path: Path, family: Family) -> None:
+    """WID-3"""
+    checkpoint = quantised(tmp_path, family)
+    assert torch.equal(
+        logits(checkpoint.load(threads=1), TOKENS), logits(checkpoint.load(threads=3), TOKENS)
+    )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_row_is_the_same_at_every_place_of_every_width(tmp_path: Path, family: Family) -> None:
+    """WID-1, WID-7, T16"""
+    model = quantised(tmp_path, family).load(torch.bfloat16)
+    caches, before = fresh(model), 21
+    alone = chunked_logits(model, TOKENS[: before + 16], [1])
+    step(model, caches, TOKENS[:before], 0)
+    for width in range(1, 17):
+        for start in range(before, before + 16 - width + 1):
+            step(model, caches, TOKENS[before:start], before)
+            rows = step(model, caches, TOKENS[start : start + width], start)
+            assert torch.equal(rows, alone[start : start + width]), (width, start)
+            rewind(caches, before)
+
+
+@pytest.mark.parametrize("held", [WINDOW - 1, WINDOW, WINDOW + 1, 2 * WINDOW + 3])
+def test_decoding_goes_on_where_a_window_wraps(tmp_path: Path, held: int) -> None:
+    """GM3-2, 01 ROT-7"""
+    model = quantised(tmp_path, "gemma3").load()
+    whole, caches = logits(model, TOKENS), fresh(model)
+    assert torch.equal(step(model, caches, TOKENS[:held], 0), whole[:held])
+    for place in range(held, len(TOKENS)):
+        assert torch.equal(step(model, caches, TOKENS[place : place + 1], place)[0], whole[place])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_restored_cache_gives_the_bits_it_gave(tmp_path: Path, family: Family) -> None:
+    """01 CTR: from live state, and from a snapshot after everything else was dropped."""
+    model = quantised(tmp_path, family).load()
+    caches, at = fresh(model), 30
+    step(model, caches, TOKENS[:at], 0)
+    snapshots = [cache.snapshot(0) for cache in caches if cache is not None]
+    first = step(model, caches, TOKENS[at : at + 9], at)
+    rewind(caches, at)
+    assert torch.equal(step(model, caches, TOKENS[at : at + 9], at), first)
+    for cache, snapshot in zip(caches, snapshots, strict=True):
+        assert cache is not None
+        cache.free()
+        assert cache.restore(snapshot, at)
+    assert torch.equal(step(model, caches, TOKENS[at : at + 9], at), first)
+
+
+def padded(rows: Sequence[Sequence[int]], starts: tuple[int, ...], **fields: object) -> Batch:
+    width = max(len(row) for row in rows)
+    ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+    lengths = tuple(len(row) for row in rows)
+    offsets, valid = torch.tensor(starts), torch.tensor(lengths)
+    return Batch(ids, starts, lengths, offsets, valid, **fields)  # type: ignore[arg-type]
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_of_a_batch_do_not_see_each_other(tmp_path: Path, family: Family) -> None:
+    """CON-8, MSK-9, WID-1: without caches, each row from a start of its own, one of them padded."""
+    model = quantised(tmp_path, family).load()
+    rows, starts = (TOKENS[:13], TOKENS[20:24]), (0, 5)
+    hidden = model.forward(padded(rows, starts), None).hidden
+    assert torch.isfinite(hidden).all()
+    for row, tokens, start in zip(hidden, rows, starts, strict=True):
+        alone = model.forward(Batch.of(tokens, start, CPU), None).hidden[0]
+        assert torch.equal(row[: len(tokens)], alone)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_writes_that_the_driver_has_begun_are_used_and_left_open(
+    tmp_path: Path, family: Family
+) -> None:
+    """01 WRT-6: the driver begins and ends, also for a row shorter than it announced."""
+    model = quantised(tmp_path, family).load()
+    caches, brought = fresh(model), fresh(model)
+    for one in (caches, brought):
+        step(model, one, TOKENS[:20], 0)
+    writes = [cache.begin_write(6) for cache in brought if isinstance(cache, AttentionCache)]
+    ids = torch.tensor([[*TOKENS[20:24], 0, 0]])
+    batch = Batch(ids, (20,), (4,), torch.tensor([20]), torch.tensor([4]), writes=writes)
+    hidden = model.forward(batch, brought).hidden[0, :4]
+    for cache in brought:
+        assert isinstance(cache, AttentionCache)
+        assert cache.offset == 20
+        cache.end_write(4)
+    assert torch.equal(model.unembed(hidden), step(model, caches, TOKENS[20:24], 20))
+    assert torch.equal(
+        step(model, brought, TOKENS[24:40], 24), step(model, caches, TOKENS[24:40], 24)
+    )
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_rows_of_several_sequences_go_to_their_indices(tmp_path: Path, family: Family) -> None:
+    """01 WRT-1: one joined write of two sequences that hold different numbers of tokens."""
+    model = quantised(tmp_path, family).load()
+    histories, news = (TOKENS[:9], TOKENS[30:44]), (TOKENS[9:12], TOKENS[44:45])
+    caches = [fresh(model) for _ in histories]
+    for one, tokens in zip(caches, histories, strict=True):
+        step(model, one, tokens, 0)
+    lengths = torch.tensor([len(old) + len(new) for old, new in zip(histories, news, strict=True)])
+    starts, width = tuple(map(len, histories)), 3
+    index = torch.tensor(starts)[:, None] + torch.arange(width)
+    writes = []
+    for layers in zip(*caches, strict=True):
+        views = [cache.view() for cache in layers if isinstance(cache, AttentionCache)]
+        keys, values = (torch.zeros(2, 2, 32, 32) for _ in range(2))
+        for row, view in enumerate(views):
+            keys[row, :, : view.live], values[row, :, : view.live] = view.keys[0], view.values[0]
+        history = History(keys, values, int(lengths.max()), lengths=lengths)
+        writes.append(Write(keys, values, 0, history, index=index))
+    hidden = model.forward(padded(news, starts, writes=writes), caches[0]).hidden
+    for row, (one, new, start) in enumerate(zip(caches, news, starts, strict=True)):
+        alone = step(model, one, new, start)
+        assert torch.equal(model.unembed(hidden[row, : len(new)]), alone)
+        for cache, write in zip(one, writes, strict=True):
+            assert isinstance(cache, AttentionCache)
+            live = start + len(new)
+            assert torch.equal(write.keys[row, :, :live], cache.view().keys[0])
+            assert torch.equal(write.values[row, :, :live], cache.view().values[0])
+
+
+def test_a_forward_that_breaks_off_leaves_no_write_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """01 WRT-2, CON-8: the caches hold what they held; the next forward is as if nothing was."""
+    model = quantised(tmp_path, "gemma3").load()
+    caches = fresh(model)
+    step(model, caches, TOKENS[:20], 0)
+    run: Callable[..., None] = NativeLayer.__call__
+    calls = 0
+
+    def breaking(self: NativeLayer, *arguments: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise MemoryError
+        run(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NativeLayer, "__call__", breaking)
+        with pytest.raises(MemoryError):
+            step(model, caches, TOKENS[20:30], 20)
+    rewind(caches, 20)
+    assert torch.equal(step(model, caches, TOKENS[20:30], 20), logits(model, TOKENS[:30])[20:])
+
+
+@torch.inference_mode()
+def test_taps_and_tables_show_what_drafts_need(tmp_path: Path) -> None:
+    """03 EGL-3, EGL-6, EGL-7: streams as they were when a layer was entered, tables unscaled."""
+    checkpoint = quantised(tmp_path, "gemma3")
+    model, dense = checkpoint.load(), checkpoint.dense()
+    streams = []
+    for one in (model, dense):
+        assert isinstance(one, TappedModel)
+        one.tap([0, 2, 4])
+        streams.append(one.forward(Batch.of(TOKENS, 0, CPU), None).conditioning[0])
+    for ours, theirs in zip(*(stream.chunk(3, -1) for stream in streams), strict=True):
+        assert relative_error(ours, theirs) <= ROUNDING
+    ids, hidden = torch.tensor([3, 263, 3]), torch.randn(2, 64)
+    assert isinstance(model, SharedTables)
+    assert isinstance(dense, SharedTables)
+    torch.testing.assert_close(model.embed(ids), dense.embed(ids))
+    assert relative_error(model.head_rows(ids), dense.head_rows(ids)) <= 1e-3
+    assert relative_error(model.raw_logits(hidden), dense.raw_logits(hidden)) <= 1e-3
+
+
+def refused_for(caplog: pytest.LogCaptureFixture, load: Callable[[], TargetModel]) -> str:
+    """What the log says of a model that separate operations serve."""
+    select._log_once.cache_clear()
+    caplog.clear()
+    with caplog.at_level(logging.INFO, logger="forerun"):
+        assert not load().facts.own_threads
+    found = [record.getMessage() for record in caplog.records]
+    (line,) = [message for message in found if "layers run as separate operations" in message]
+    return line
+
+
+def test_what_the_kernels_cannot_do_is_refused_at_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KER-1: all layers are native, or none; the log says why."""
+
+    def made(name: str, **options: object) -> Quantised:
+        return quantised(tmp_path / name, "llama", **options)  # type: ignore[arg-type]
+
+    narrow = made("narrow", head_dim=24, num_attention_heads=4, hidden_size=96)
+    assert "24 wide" in refused_for(caplog, narrow.load)
+    mixed = made("mixed", kept=["layers.1.mlp.down_proj"])
+    assert "not all weights are quantised" in refused_for(caplog, mixed.load)
+    plain = made("plain")
+    assert "switched off" in refused_for(caplog, lambda: plain.load(native=False))
+    assert "float16" in refused_for(caplog, lambda: plain.load(torch.float16))
+    monkeypatch.setattr("forerun.kernels.native.library.load", lambda: None)
+    monkeypatch.setattr("forerun.kernels.native.library.why_not", lambda: "not built")
+    assert "not built" in refused_for(caplog, plain.load)
+    ours, theirs = logits(mixed.load(), TOKENS), logits(mixed.dense(), TOKENS)
+    assert relative_error(ours, theirs) <= 1e-4

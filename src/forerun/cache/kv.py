@@ -51,7 +51,9 @@ class KVCache(RowCache):
         self._lazy.save_within(self._offset, end)
         if end > self._rows.count:
             self._grow(end)
-        write = Write(self._rows.keys, self._rows.values, self._offset, self._history(end))
+        keys, values = self._rows.keys, self._rows.values
+        # the history has whole buffers: to slice them takes as long as all else here
+        write = Write(keys, values, self._offset, History(keys, values, end))
         self._announced = tokens
         return write
 

@@ -35,6 +35,8 @@ class Schedule:
 
     def reach(self, start: int, end: int, capture: Capture) -> None:
         """Capture each offset in `[start, end]` that has not been captured yet (PND-3)."""
+        if not self._offsets:
+            return
         for offset in self.due(start, end):
             self._captured[offset] = capture(self._base, offset)
             self._base = offset

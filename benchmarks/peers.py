@@ -34,7 +34,7 @@ from benchmarks.contenders import (
     transformers_contender,
     verifying_contender,
 )
-from benchmarks.protocol import Contender, Interval, interleave, interval, ratio, report
+from benchmarks.protocol import Contender, Interval, Quiet, interleave, interval, ratio, report
 
 OURS = "forerun"
 READING = "plain read loop"
@@ -47,6 +47,7 @@ QUESTIONS = {
     "prefill": "Prefill speed beside the peers",
     "widths": "A forward of several tokens beside one of a single token",
 }
+PATIENCE_S = 240.0  # with runs that something else disturbed
 ROUNDS = {"decode": 7, "prefill": 5, "widths": 15}
 
 Figures = Mapping[str, Sequence[float]]
@@ -73,7 +74,9 @@ def contenders(stack: ExitStack, given: argparse.Namespace) -> dict[str, Run]:
     return found
 
 
-def beside(given: argparse.Namespace, works: Mapping[str, Work]) -> dict[str, Interval]:
+def beside(
+    given: argparse.Namespace, works: Mapping[str, Work], quiet: Quiet
+) -> dict[str, Interval]:
     """Tokens a second of everybody at each of `works`, and ours by theirs, pair by pair."""
     results: dict[str, Interval] = {}
     ratios: dict[str, Interval] = {}
@@ -82,7 +85,8 @@ def beside(given: argparse.Namespace, works: Mapping[str, Work]) -> dict[str, In
         reading = apart(stack, reading_contender, given.threads)
         for place, work in works.items():
             rows = [Contender(name, partial(run, work)) for name, run in found.items()]
-            figures = interleave([*rows, Contender(READING, partial(reading, work))], given.rounds)
+            rows.append(Contender(READING, partial(reading, work)))
+            figures = interleave(rows, given.rounds, quiet=quiet)
             speeds = {name: values for name, values in figures.items() if name != READING}
             results |= {f"{who}, {place}, tokens/s": interval(v) for who, v in speeds.items()}
             ratios |= {
@@ -108,7 +112,7 @@ def bound(
     }
 
 
-def widths(given: argparse.Namespace) -> dict[str, Interval]:
+def widths(given: argparse.Namespace, quiet: Quiet) -> dict[str, Interval]:
     """Milliseconds a forward by width, and each by that of a single token."""
     with ExitStack() as stack:
         run = apart(stack, verifying_contender, Ours(given.model, given.threads))
@@ -116,7 +120,7 @@ def widths(given: argparse.Namespace) -> dict[str, Interval]:
             Contender(f"{OURS}, width {width}", partial(run, Work("verify", BEHIND, width)))
             for width in WIDTHS
         ]
-        figures = interleave(rows, given.rounds)
+        figures = interleave(rows, given.rounds, quiet=quiet)
     single = figures[f"{OURS}, width 1"]
     results = {f"{name}, ms": interval([1e3 * s for s in v]) for name, v in figures.items()}
     return results | {f"{name} / width 1": ratio(v, single) for name, v in figures.items()}
@@ -138,15 +142,22 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
-    given = arguments()
+    given, quiet = arguments(), Quiet(PATIENCE_S)
     if given.question == "widths":
-        results = widths(given)
+        results = widths(given, quiet)
     elif given.question == "prefill":
-        results = beside(given, {f"{n:,} tokens": Work("prefill", 0, n) for n in PROMPTS})
+        results = beside(given, {f"{n:,} tokens": Work("prefill", 0, n) for n in PROMPTS}, quiet)
     else:
         places = {f"behind {n:,}": Work("decode", n, given.new_tokens) for n in CONTEXTS}
-        results = beside(given, places)
-    report(QUESTIONS[given.question], results, rounds=given.rounds, threads=given.threads)
+        results = beside(given, places, quiet)
+    report(
+        QUESTIONS[given.question],
+        results,
+        rounds=given.rounds,
+        threads=given.threads,
+        repeated=quiet.repeated,
+        disturbed=quiet.disturbed,
+    )
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 - Contenders run in interleaved rounds: A B, B A, A B, ... after warm-up rounds that do not count.
 - A figure is a median with a bootstrap interval; a claim is a *ratio* within one run, taken round
   by round, since a shared machine drifts by more than the differences that matter.
+- A run during which something else took the machine is repeated, as long as patience lasts.
 - Memory is the growth of anonymous resident memory above its value after imports: mapped weights
   are the page cache's, and what an import costs is not the model's.
 - Error is max|a - b| / max|b| for each position.
@@ -16,7 +17,7 @@ import random
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -46,17 +47,83 @@ class Interval:
 
 
 def interleave(
-    contenders: Sequence[Contender], rounds: int, *, warm_up: int = 1
+    contenders: Sequence[Contender],
+    rounds: int,
+    *,
+    warm_up: int = 1,
+    quiet: "Quiet | None" = None,
 ) -> dict[str, list[float]]:
     """Every contender's figures, round by round. The order turns round every other round."""
     figures: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for number in range(-warm_up, rounds):
         order = contenders if number % 2 == 0 else list(reversed(contenders))
         for contender in order:
-            figure = contender.run()
+            figure = quiet(contender.run) if quiet and number >= 0 else contender.run()
             if number >= 0:
                 figures[contender.name].append(figure)
     return figures
+
+
+class Quiet:
+    """Repeats what other processes, or a hypervisor, disturbed. Linux only; elsewhere it does not.
+
+    Half the cores taken from a contender that waits at barriers costs it much more than half its
+    speed, and another contender nothing: such rounds compare nothing.
+    """
+
+    share = 0.1  # of a core that others may take
+    jitter_s = 0.04  # the system counts in hundredths of a second
+
+    def __init__(self, patience_s: float) -> None:
+        """patience_s: of the whole benchmark, after which anything counts."""
+        self.repeated = self.disturbed = 0
+        self._until = time.monotonic() + patience_s
+
+    def __call__(self, run: Callable[[], float]) -> float:
+        while True:
+            self._wait()
+            figure, calm = self._watch(run)
+            if not calm and time.monotonic() < self._until:
+                self.repeated += 1
+                continue
+            self.disturbed += not calm
+            return figure
+
+    def _wait(self) -> None:
+        while time.monotonic() < self._until and not self._watch(lambda: time.sleep(0.3) or 0.0)[1]:
+            pass
+
+    def _watch(self, run: Callable[[], float]) -> tuple[float, bool]:
+        before, start = others_seconds(), time.perf_counter()
+        figure = run()
+        taken, wall = others_seconds() - before, time.perf_counter() - start
+        return figure, taken <= self.share * wall + self.jitter_s
+
+
+def others_seconds() -> float:
+    """CPU seconds until now that were not this process's or its children's, ended ones included.
+
+    What a hypervisor gave to others counts.
+    """
+    if not Path("/proc/stat").exists():
+        return 0.0
+    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle, waiting = fields[3:5]
+    return (sum(fields) - idle - waiting - _family_ticks()) / os.sysconf("SC_CLK_TCK")
+
+
+def _family_ticks() -> int:
+    """Of this process and all below it, with those of their ended children."""
+    parents, ticks = {}, {}
+    for pid, fields in _processes():
+        parents[pid], ticks[pid] = int(fields[2]), sum(map(int, fields[12:16]))
+
+    def ours(pid: int) -> bool:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+        return pid == os.getpid()
+
+    return sum(spent for pid, spent in ticks.items() if ours(pid))
 
 
 def interval(figures: Sequence[float], *, resamples: int = 2000, seed: int = 0) -> Interval:
@@ -204,13 +271,15 @@ def _busy() -> list[str]:
 
 
 def _ticks() -> dict[int, tuple[str, int]]:
-    found = {}
+    return {pid: (f[0], int(f[12]) + int(f[13])) for pid, f in _processes()}
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Process id, and name, state, parent and so on, as /proc lists them from the name on."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             text = (folder / "stat").read_text()
         except OSError:
             continue  # it ended meanwhile
         name, _, rest = text.partition("(")[2].rpartition(")")
-        fields = rest.split()
-        found[int(folder.name)] = (name, int(fields[11]) + int(fields[12]))
-    return found
+        yield int(folder.name), [name, *rest.split()]

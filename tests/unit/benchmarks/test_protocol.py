@@ -2,6 +2,9 @@
 
 import json
 import mmap
+import os
+import subprocess
+import sys
 
 import numpy
 import pytest
@@ -12,10 +15,12 @@ from benchmarks.protocol import (
     Contender,
     Interval,
     MemoryGrowth,
+    Quiet,
     agree,
     agreement,
     interleave,
     interval,
+    others_seconds,
     ratio,
     relative_error,
     report,
@@ -49,6 +54,51 @@ def test_error_is_relative_to_each_positions_largest_value() -> None:
     want = numpy.array([[1.0, -2.0], [100.0, 0.0]])
     got = want + numpy.array([[0.0, 0.2], [1.0, 0.0]])
     assert relative_error(got, want) == pytest.approx([0.1, 0.01])
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch):
+    """CPU seconds that others have taken, to be added to."""
+    spent = [0.0]
+    monkeypatch.setattr("benchmarks.protocol.others_seconds", lambda: spent[0])
+    return spent
+
+
+def test_a_disturbed_run_is_repeated(taken: list[float]) -> None:
+    runs: list[float] = []
+
+    def run() -> float:
+        runs.append(float(len(runs)))
+        taken[0] += 0.2 if len(runs) < 3 else 0.0
+        return runs[-1]
+
+    quiet = Quiet(patience_s=60)
+    assert quiet(run) == 2.0
+    assert (quiet.repeated, quiet.disturbed) == (2, 0)
+    figures = interleave([Contender("a", run)], rounds=2, quiet=quiet)
+    assert figures == {"a": [4.0, 5.0]}
+
+
+def test_patience_ends(taken: list[float]) -> None:
+    def run() -> float:
+        taken[0] += 1.0
+        return 7.0
+
+    quiet = Quiet(patience_s=0)
+    assert quiet(run) == 7.0
+    assert (quiet.repeated, quiet.disturbed) == (0, 1)
+
+
+def test_what_our_own_children_take_is_not_others() -> None:
+    before, start = others_seconds(), os.times()
+    command = [sys.executable, "-c", "sum(range(20_000_000))"]
+    children = [subprocess.Popen(command) for _ in range(os.cpu_count() or 1)]
+    assert not any(child.wait() for child in children)
+    child = os.times().children_user - start.children_user
+    wall = os.times().elapsed - start.elapsed
+    rest = (os.cpu_count() or 1) * wall - child
+    assert child > 0.1
+    assert others_seconds() - before <= rest + 0.1
 
 
 def test_two_runs_may_part_only_where_the_plain_one_was_undecided() -> None:

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from forerun.base.logs import logger
 from forerun.kernels.dense_layer import native as native_layer
-from forerun.kernels.dense_layer.native import NativeLayer, Place
+from forerun.kernels.dense_layer.native import NativeLayer, NativeLayers, Place
 from forerun.kernels.linear_affine import torch_int4
 from forerun.kernels.linear_affine.reference import ReferenceLinear
-from forerun.kernels.native.scratch import Scratch
 from forerun.kernels.operands import AffineWeight, LayerOperands
 from forerun.kernels.output_head import native as native_head
 from forerun.kernels.rms_norm import layer_norm_form
@@ -32,6 +31,7 @@ __all__ = [
     "KernelChoice",
     "LinearKernel",
     "NativeLayer",
+    "NativeLayers",
     "Place",
     "RmsNormKernel",
     "affine_linear",
@@ -91,17 +91,13 @@ def output_head(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) 
 
 def dense_layers(
     layers: Sequence[LayerOperands], dtype: torch.dtype, choice: KernelChoice
-) -> list[NativeLayer] | None:
-    """Kernels for whole layers with caches of `dtype`; all of them, or None and a line in the log.
-
-    One thread runs them all, one at a time: they share what they work in.
-    """
+) -> NativeLayers | None:
+    """Kernels for whole layers with caches of `dtype`; all of them, or None and a line in the log."""
     reason = next(_reasons(layers, dtype, choice), None)
     if reason is not None:
         refused_layers(reason)
         return None
-    scratch = Scratch()
-    return [NativeLayer(layer, dtype, choice.threads, scratch) for layer in layers]
+    return NativeLayers(layers, dtype, choice.threads)
 
 
 def refused_layers(reason: str) -> None:

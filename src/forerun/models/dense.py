@@ -21,7 +21,7 @@ from forerun.contract.cache import LayerCache
 from forerun.contract.model import CacheOptions, Caches, DraftModel, Forward, ModelFacts
 from forerun.models.projection import Projection
 from forerun.nn import attention as nn_attention
-from forerun.nn.dense_layer import Heads
+from forerun.nn.dense_layer import Heads, Streams
 from forerun.nn.embedding import Embedding
 from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm
@@ -97,8 +97,8 @@ class Held(Protocol):
     def nbytes(self) -> int: ...
 
 
-class Block(Held, Protocol):
-    """One layer: the residual stream in, the residual stream out."""
+class Layer(Protocol):
+    """What a cache must know of a layer."""
 
     @property
     def heads(self) -> Heads: ...
@@ -108,11 +108,74 @@ class Block(Held, Protocol):
         """Positions that a query sees, itself included; None: all before it."""
         ...
 
+
+class Block(Held, Layer, Protocol):
+    """One layer of separate operations: the residual stream in, the residual stream out."""
+
     def __call__(
         self, x: Tensor, batch: Batch, tables: Sequence[RopeTables], cache: LayerCache | None
     ) -> Tensor:
-        """It may be `x` itself, changed."""
+        """A new tensor; `x` stays as it is, since a tap may hold it."""
         ...
+
+
+class Stack(Held, Protocol):
+    """All layers of a model."""
+
+    @property
+    def layers(self) -> Sequence[Layer]: ...
+
+    @property
+    def stream(self) -> torch.dtype:
+        """Of what passes from layer to layer."""
+        ...
+
+    @property
+    def own_threads(self) -> bool:
+        """Whether the layers run on threads that are not torch's."""
+        ...
+
+    def __call__(
+        self,
+        x: Tensor,
+        batch: Batch,
+        tables: Sequence[RopeTables],
+        caches: Sequence[LayerCache | None] | None,
+        taps: Sequence[int],
+    ) -> tuple[Tensor, Streams]:
+        """What leaves the last layer, and the streams entering those named by `taps`.
+
+        `x` may be changed. None for `caches`: attend within the batch alone (CON-9).
+        """
+        ...
+
+
+class Blocks:
+    """A stack of separate operations."""
+
+    def __init__(self, blocks: Sequence[Block], dtype: torch.dtype) -> None:
+        self.layers, self.stream, self.own_threads = tuple(blocks), dtype, False
+
+    def __call__(
+        self,
+        x: Tensor,
+        batch: Batch,
+        tables: Sequence[RopeTables],
+        caches: Sequence[LayerCache | None] | None,
+        taps: Sequence[int],
+    ) -> tuple[Tensor, Streams]:
+        if caches is None:
+            caches = (None,) * len(self.layers)
+        streams: Streams = {}
+        for index, (block, cache) in enumerate(zip(self.layers, caches, strict=True)):
+            if index in taps:
+                streams[index] = x
+            x = block(x, batch, tables, cache)
+        return x, streams
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +245,13 @@ class Parts:
     """What a dense model is made of."""
 
     embedding: Embedding
-    blocks: Sequence[Block]
+    stack: Stack
     ropes: Sequence[Rope]
     norm: RMSNorm
     head: Linear
     max_context: int
-    stream: torch.dtype  # of what passes from block to block
     dtype: torch.dtype  # of caches, and of activations where blocks are separate operations
     device: torch.device
-    own_threads: bool = False
     embedding_scale: float = 1.0
     softcap: float | None = None  # of the logits
 
@@ -200,19 +261,17 @@ class DenseModel:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._blocks = tuple(parts.blocks)
-        self._stateless = (None,) * len(self._blocks)  # for caches (CON-9)
         self._taps: tuple[int, ...] = ()
-        held: list[Held] = [parts.embedding, *parts.blocks, parts.norm, parts.head]
+        held: list[Held] = [parts.embedding, parts.stack, parts.norm, parts.head]
         self._facts = ModelFacts(
             vocab_size=parts.embedding.rows,
             hidden_size=parts.embedding.width,
-            layers=len(self._blocks),
+            layers=len(parts.stack.layers),
             max_context=parts.max_context,
             weight_bytes=sum(layer.nbytes for layer in held),
             device=parts.device,
             dtype=parts.dtype,
-            own_threads=parts.own_threads,
+            own_threads=parts.stack.own_threads,
         )
 
     @property
@@ -220,26 +279,21 @@ class DenseModel:
         return self._facts
 
     def new_caches(self, options: CacheOptions) -> list[LayerCache | None]:
-        return [self._new_cache(block, options) for block in self._blocks]
+        return [self._new_cache(layer, options) for layer in self._parts.stack.layers]
 
     def forward(self, batch: Batch, caches: Caches | None) -> Forward:
         assert not batch.media, "this model takes text only; whoever prepared the request knew"
         parts = self._parts
-        x = parts.embedding(batch.input_ids).to(parts.stream)
+        stack = parts.stack
+        x = parts.embedding(batch.input_ids).to(stack.stream)
         if parts.embedding_scale != 1.0:
             x = x.mul_(parts.embedding_scale)
-        tables = tuple(rope.of_batch(batch, parts.stream) for rope in parts.ropes)
-        streams: dict[int, Tensor] = {}
-        for index, (block, cache) in enumerate(
-            zip(self._blocks, caches or self._stateless, strict=True)
-        ):
-            if index in self._taps:
-                streams[index] = x.clone()
-            x = block(x, batch, tables, cache)
+        tables = tuple(rope.of_batch(batch, stack.stream) for rope in parts.ropes)
+        x, streams = stack(x, batch, tables, caches, self._taps)
         hidden = parts.norm(x)
         if not self._taps:
             return Forward(hidden, hidden)
-        streams[len(self._blocks)] = x
+        streams[self._facts.layers] = x
         return Forward(hidden, torch.cat([streams[index] for index in self._taps], -1))
 
     def unembed(self, hidden: Tensor) -> Tensor:
@@ -274,17 +328,17 @@ class DenseModel:
         return None
 
     def tap(self, layers: Sequence[int]) -> None:
-        wrong = [index for index in layers if not 0 <= index <= len(self._blocks)]
+        wrong = [index for index in layers if not 0 <= index <= self._facts.layers]
         if wrong:
             raise LoadError(
                 f"a draft asks for the stream after layer {wrong[0]}; "
-                f"the model has {len(self._blocks)} layers"
+                f"the model has {self._facts.layers} layers"
             )
         self._taps = tuple(layers)
 
-    def _new_cache(self, block: Block, options: CacheOptions) -> LayerCache:
-        heads = block.heads
+    def _new_cache(self, layer: Layer, options: CacheOptions) -> LayerCache:
+        heads = layer.heads
         shape = RowShape(heads.kv, heads.dim, heads.dim, self._parts.dtype, self._parts.device)
-        if block.window is None:
+        if layer.window is None:
             return KVCache(shape, options.context)
-        return RotatingCache(shape, block.window, options.slack)
+        return RotatingCache(shape, layer.window, options.slack)

@@ -12,11 +12,13 @@ from forerun.models.config import ConfigReader
 from forerun.models.dense import (
     Attention,
     Block,
+    Blocks,
     DenseModel,
     Mlp,
     Parts,
     PreNormBlock,
     SandwichBlock,
+    Stack,
 )
 from forerun.models.weights import Weights
 from forerun.nn import attention as nn_attention
@@ -182,24 +184,25 @@ class DenseBuilder:
         """The whole model around `layers`. head: the path of the output projection."""
         placement = self.weights.placement
         fused = fused_layers(layers, placement.dtype, placement.kernels)
-        blocks: Sequence[Block] = fused or [self._block(layer) for layer in layers]
-        stream = placement.dtype if fused is None else torch.float32
-        embedding, unembedding = self._embedding_and_head(head, stream, fused=fused is not None)
+        stack: Stack
+        if fused is None:
+            stack = Blocks([self._block(layer) for layer in layers], placement.dtype)
+        else:
+            stack = fused
+        embedding, unembedding = self._embedding_and_head(head, stack)
         limits = [rope.max_context for rope in ropes if rope.max_context is not None]
         if limits:
             log.warning("dynamic rope: the context is limited to %d tokens", min(limits))
         return DenseModel(
             Parts(
                 embedding,
-                blocks,
+                stack,
                 [Rope(rope, placement.device) for rope in ropes],
-                self._final_norm(uniform=fused is not None),
+                self._final_norm(uniform=stack.own_threads),
                 unembedding,
                 max_context=min([self.shape.max_context, *limits]),
-                stream=stream,
                 dtype=placement.dtype,
                 device=placement.device,
-                own_threads=fused is not None,
                 embedding_scale=embedding_scale,
                 softcap=softcap,
             )
@@ -210,9 +213,7 @@ class DenseBuilder:
         weight = self.weights.take(f"{self.prefix}norm.weight", (self.shape.hidden_size,))
         return self._rms_norm(weight, uniform=uniform)
 
-    def _embedding_and_head(
-        self, head: str, stream: torch.dtype, *, fused: bool
-    ) -> tuple[Embedding, Linear]:
+    def _embedding_and_head(self, head: str, stack: Stack) -> tuple[Embedding, Linear]:
         """The token table, and the output head at path `head` or tied to the table.
 
         A head that is shipped beside a tied table and differs from it is a mistake in config.json:
@@ -228,7 +229,9 @@ class DenseBuilder:
             else:
                 log.warning("config.json ties the head, but %s.weight differs: it is used", head)
         rows, hidden = shape.vocab_size, shape.hidden_size
-        embedding = weights.embedding(table, rows, hidden, stream)
+        embedding = weights.embedding(table, rows, hidden, stack.stream)
         if tied:
-            return embedding, embedding.as_linear(fused=fused)
-        return embedding, weights.head(hidden, head, rows, dtype=stream, fused=fused)
+            return embedding, embedding.as_linear(fused=stack.own_threads)
+        return embedding, weights.head(
+            hidden, head, rows, dtype=stack.stream, fused=stack.own_threads
+        )

@@ -4,8 +4,9 @@ A layer's weights are gathered first, as they are stored. Either the kernel take
 layers, or blocks of separate operations are made of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -15,13 +16,23 @@ from forerun.contract.batch import Batch
 from forerun.contract.cache import AttentionCache, LayerCache
 from forerun.contract.history import Write
 from forerun.kernels.operands import BiasedLinear, LayerOperands
-from forerun.kernels.select import KernelChoice, NativeLayer, Place, dense_layers, refused_layers
+from forerun.kernels.select import (
+    KernelChoice,
+    NativeLayer,
+    NativeLayers,
+    Place,
+    dense_layers,
+    refused_layers,
+)
 from forerun.nn.linear import LinearWeights
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import RopeTables
 from forerun.quant.packed import PackedWeight
 
 Pair = tuple[Tensor, Tensor]  # cosines and sines [B, L, head_dim / 2], or keys and values
+
+
+Streams = dict[int, Tensor]  # the residual stream as it enters a layer, by index of the layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,7 @@ class LayerWeights:
 
 def fused_layers(
     layers: Sequence[LayerWeights], dtype: torch.dtype, kernels: KernelChoice
-) -> "list[FusedLayer] | None":
+) -> "FusedLayers | None":
     """All layers as one call each, or None: the reason is in the log.
 
     dtype  of keys and values
@@ -88,101 +99,176 @@ def fused_layers(
             return None
         operands.append(found)
     made = dense_layers(operands, dtype, kernels)
-    if made is None:
-        return None
-    return [FusedLayer(kernel, layer, dtype) for kernel, layer in zip(made, layers, strict=True)]
+    return None if made is None else FusedLayers(made, layers, dtype)
+
+
+class FusedLayers:
+    """All layers of a model over a residual stream in float32, which is changed in place."""
+
+    def __init__(
+        self, kernels: NativeLayers, layers: Sequence[LayerWeights], dtype: torch.dtype
+    ) -> None:
+        self._kernels = kernels
+        self.own_threads, self.stream = True, torch.float32
+        self.layers = [
+            FusedLayer(kernel, layer, dtype)
+            for kernel, layer in zip(kernels.layers, layers, strict=True)
+        ]
+
+    def __call__(
+        self,
+        x: Tensor,
+        batch: Batch,
+        tables: Sequence[RopeTables],
+        caches: Sequence[LayerCache | None] | None,
+        taps: Sequence[int] = (),
+    ) -> tuple[Tensor, Streams]:
+        """`x` [B, L, hidden] float32, contiguous: changed, and returned."""
+        turns = [_turns(tables[layer.rope], batch) for layer in self.layers]
+        if caches is None:
+            return x, self._one_by_one(x, batch, turns, None, taps)
+        if batch.writes is not None:
+            return x, self._into(x, batch, turns, batch.writes, taps)
+        assert len(set(batch.lengths)) == 1, f"rows of a cache advance in step: {batch.lengths}"
+        # as in `nn.attention`, checked by no protocol
+        begun: list[AttentionCache] = []
+        writes: list[Write] = []
+        written = 0  # unless all goes well
+        try:
+            for cache in cast(Sequence[AttentionCache], caches):
+                writes.append(cache.begin_write(batch.width))
+                begun.append(cache)
+            streams = self._into(x, batch, turns, writes, taps)
+            written = batch.lengths[0]
+        finally:
+            for cache in begun:
+                cache.end_write(written)
+        return x, streams
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.nbytes for layer in self.layers)
+
+    def _into(
+        self,
+        x: Tensor,
+        batch: Batch,
+        turns: Sequence[Pair],
+        writes: Sequence[object],
+        taps: Sequence[int],
+    ) -> Streams:
+        """Everything is said beforehand where it can be, and then the layers run at a stretch."""
+        if batch.rows > 1 or not batch.lengths[0] or any(map(_scattered, writes)):
+            return self._one_by_one(x, batch, turns, writes, taps)
+        for layer, turn, write in zip(self.layers, turns, writes, strict=True):
+            layer.prepare(x, batch, turn, _begun(write))
+        streams: Streams = {}
+        done = 0
+        for tap in (*sorted(set(taps)), len(self.layers)):
+            if tap > done:
+                self._kernels.run(done, tap)
+                done = tap
+            if tap < len(self.layers):
+                streams[tap] = x.clone()
+        return streams
+
+    def _one_by_one(
+        self,
+        x: Tensor,
+        batch: Batch,
+        turns: Sequence[Pair],
+        writes: Sequence[object] | None,
+        taps: Sequence[int],
+    ) -> Streams:
+        streams: Streams = {}
+        for index, (layer, turn) in enumerate(zip(self.layers, turns, strict=True)):
+            if index in taps:
+                streams[index] = x.clone()
+            run = partial(self._kernels.run, index, index + 1)
+            if writes is None:
+                layer.within_batch(x, batch, turn, run)
+            else:
+                layer.written(x, batch, turn, _begun(writes[index]), run)
+        return streams
 
 
 class FusedLayer:
-    """A block whose residual stream is float32, and changed in place."""
+    """One of them: what its kernel is told of a batch."""
 
     def __init__(self, kernel: NativeLayer, layer: LayerWeights, dtype: torch.dtype) -> None:
-        self.heads, self.window = layer.heads, layer.form.window
+        self.heads, self.window, self.rope = layer.heads, layer.form.window, layer.form.rope
         self._kernel, self._dtype = kernel, dtype
-        self._layer, self._rope = layer.index, layer.form.rope
-
-    def __call__(
-        self, x: Tensor, batch: Batch, tables: Sequence[RopeTables], cache: LayerCache | None
-    ) -> Tensor:
-        """[B, L, hidden] float32, contiguous: the same tensor, changed."""
-        turns = self._turns(tables[self._rope], batch)
-        if cache is None:
-            self._within_batch(x, batch, turns)
-        elif batch.writes is not None:
-            write = batch.writes[self._layer]
-            assert isinstance(write, Write), f"nobody has begun a write for layer {self._layer}"
-            self._written(x, batch, turns, write)
-        else:
-            assert len(set(batch.lengths)) == 1, f"rows of a cache advance in step: {batch.lengths}"
-            rows = cast(AttentionCache, cache)  # as in `nn.attention`, checked by no protocol
-            write = rows.begin_write(batch.width)
-            written = 0  # unless all goes well
-            try:
-                self._written(x, batch, turns, write)
-                written = batch.lengths[0]
-            finally:
-                rows.end_write(written)
-        return x
 
     @property
     def nbytes(self) -> int:
         return self._kernel.nbytes
 
-    def _turns(self, tables: RopeTables, batch: Batch) -> Pair:
-        """What the kernel reads of a forward's tables: made once, shared by all layers."""
-        key = ("turns", id(tables))  # `tables` lives in the memo too
-        found = batch.memo.get(key)
-        if found is None:
-            half = self.heads.dim // 2
-            cosines, sines = tables.cos[..., 0, :half], tables.sin[..., 0, half:]
-            found = batch.memo[key] = (cosines.contiguous(), sines.contiguous())
-        return cast(Pair, found)
+    def prepare(self, x: Tensor, batch: Batch, turns: Pair, write: Write) -> None:
+        """The only row of the batch is to be written where no index says otherwise."""
+        history, length = write.history, batch.lengths[0]
+        live = history.live - (batch.width - length)  # without padding
+        at = Place(length, write.first_index, live, history.oldest)
+        self._kernel.prepare(x, turns, (write.keys, write.values), at)
 
-    def _within_batch(self, x: Tensor, batch: Batch, turns: Pair) -> None:
+    def within_batch(self, x: Tensor, batch: Batch, turns: Pair, run: Callable[[], None]) -> None:
         """Each row alone, its keys and values forgotten at once (CON-9)."""
         rows = self._empty(batch.width)
         for row, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
-            self._run(x, turns, row, rows, Place(length, 0, length, start))
+            if length:
+                at = Place(length, 0, length, start)
+                self._kernel.prepare(x[row], _row(turns, row), rows, at)
+                run()
 
-    def _written(self, x: Tensor, batch: Batch, turns: Pair, write: Write) -> None:
-        if write.index is not None or write.history.lengths is not None:
-            self._scattered(x, batch, turns, write)
-            return
+    def written(
+        self, x: Tensor, batch: Batch, turns: Pair, write: Write, run: Callable[[], None]
+    ) -> None:
+        """What each row sees is copied together, and its new rows are stored where they belong."""
         history, width = write.history, batch.width
         assert history.positions is None, "rows of this history are not in the order of positions"
-        rows = (write.keys, write.values)
-        for row, length in enumerate(batch.lengths):
-            live = history.live - (width - length)  # without padding
-            at = Place(length, write.first_index, live, history.oldest)
-            self._run(x, turns, row, _row(rows, row), at)
-
-    def _scattered(self, x: Tensor, batch: Batch, turns: Pair, write: Write) -> None:
-        """Rows go to indices: what each row sees is copied together, its new rows are stored."""
-        history, width = write.history, batch.width
-        assert history.positions is None, "rows of this history are not in the order of positions"
-        lengths = [history.live] * batch.rows
+        lives = [history.live - (width - length) for length in batch.lengths]
         if history.lengths is not None:
-            lengths = history.lengths.tolist()
+            lives = history.lengths.tolist()
         parts = []
-        for row, (live, length) in enumerate(zip(lengths, batch.lengths, strict=True)):
+        for row, (live, length) in enumerate(zip(lives, batch.lengths, strict=True)):
             old = live - length
             keys, values = self._empty(old + width)
             keys[:, :old] = history.keys[row, :, :old]
             values[:, :old] = history.values[row, :, :old]
-            self._run(x, turns, row, (keys, values), Place(length, old, live, history.oldest))
+            if length:
+                at = Place(length, old, live, history.oldest)
+                self._kernel.prepare(x[row], _row(turns, row), (keys, values), at)
+                run()
             parts.append((keys[:, old:], values[:, old:]))
         new_keys, new_values = (torch.stack(rows) for rows in zip(*parts, strict=True))
         write.store(new_keys, new_values)
-
-    def _run(self, x: Tensor, turns: Pair, row: int, rows: Pair, at: Place) -> None:
-        if at.width:
-            stream = x if x.shape[0] == 1 else x[row]
-            self._kernel(stream, _row(turns, row), rows, at)
 
     def _empty(self, count: int) -> Pair:
         shape = (self.heads.kv, count, self.heads.dim)
         # zeros: rows of padding are stored too, and shall hold numbers
         return torch.zeros(shape, dtype=self._dtype), torch.zeros(shape, dtype=self._dtype)
+
+
+def _begun(write: object) -> Write:
+    assert isinstance(write, Write), "nobody has begun a write for this layer"
+    return write
+
+
+def _scattered(write: object) -> bool:
+    """Whether new rows do not simply follow the history in one buffer."""
+    begun = _begun(write)
+    history = begun.history
+    return not (begun.index is None and history.lengths is None and history.positions is None)
+
+
+def _turns(tables: RopeTables, batch: Batch) -> Pair:
+    """What the kernel reads of a forward's tables: made once, shared by all layers."""
+    key = ("turns", id(tables))  # `tables` lives in the memo too
+    found = batch.memo.get(key)
+    if found is None:
+        half = tables.cos.shape[-1] // 2
+        cosines, sines = tables.cos[..., 0, :half], tables.sin[..., 0, half:]
+        found = batch.memo[key] = (cosines.contiguous(), sines.contiguous())
+    return cast(Pair, found)
 
 
 def _row(pair: Pair, row: int) -> Pair:

@@ -18,7 +18,7 @@ from forerun.contract.cache import AttentionCache
 from forerun.contract.history import History, Write
 from forerun.contract.model import CacheOptions, Caches, SharedTables, TappedModel, TargetModel
 from forerun.kernels import select
-from forerun.kernels.dense_layer.native import NativeLayer
+from forerun.kernels.dense_layer.native import NativeLayer, NativeLayers
 from forerun.kernels.dequantise.reference import dequantise
 from forerun.kernels.linear_affine.reference import ReferenceLinear
 
@@ -249,21 +249,16 @@ def test_a_forward_that_breaks_off_leaves_no_write_open(
     model = quantised(tmp_path, "gemma3").load()
     caches = fresh(model)
     step(model, caches, TOKENS[:20], 0)
-    run: Callable[..., None] = NativeLayer.__call__
-    calls = 0
 
-    def breaking(self: NativeLayer, *arguments: object) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise MemoryError
-        run(self, *arguments)
+    def breaking(*_: object) -> None:
+        raise MemoryError
 
-    with monkeypatch.context() as patch:
-        patch.setattr(NativeLayer, "__call__", breaking)
-        with pytest.raises(MemoryError):
-            step(model, caches, TOKENS[20:30], 20)
-    rewind(caches, 20)
+    for broken in (NativeLayers.run, NativeLayer.prepare):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"forerun.kernels.dense_layer.native.{broken.__qualname__}", breaking)
+            with pytest.raises(MemoryError):
+                step(model, caches, TOKENS[20:30], 20)
+        assert all(cache is not None and cache.offset == 20 for cache in caches)
     assert torch.equal(step(model, caches, TOKENS[20:30], 20), logits(model, TOKENS[:30])[20:])
 
 

@@ -6,6 +6,7 @@ nothing but the row, its position and its history: neither on the rows beside it
 a history came to be, so that chunks of any size give equal bits.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -96,16 +97,18 @@ class NativeLayer:
         )
         assert loaded.layer_supported(self._struct)
         self._step = FrStep(bfloat16=int(dtype == torch.bfloat16))
+        self.call = (self._struct, self._step)
         self._widest = 0
 
-    def __call__(
+    def prepare(
         self, stream: Tensor, turns: tuple[Tensor, Tensor], rows: tuple[Tensor, Tensor], at: Place
     ) -> None:
-        """Put the new rows through the layer: the stream is replaced, keys and values are written.
+        """Say what the next run is over; all of it is kept alive by the caller until then.
 
-        stream  [width or more, hidden] float32, contiguous
+        stream  [width or more, hidden] float32, contiguous: the new rows, which are replaced
         turns   cosines and sines [width or more, head_dim / 2] float32, contiguous
-        rows    keys and values [kv_heads, capacity, head_dim], the last two dimensions contiguous
+        rows    keys and values [kv_heads, capacity, head_dim], the last two dimensions contiguous:
+                the new ones are written
 
         All of them may have a leading dimension of 1.
         """
@@ -118,7 +121,6 @@ class NativeLayer:
         step.key_stride, step.value_stride = keys.stride(-3), values.stride(-3)
         step.width, step.first_row = at.width, at.first_row
         step.live, step.first_position = at.live, at.first_position
-        self._team.layer(self._struct, step, self._scratch.address)
 
     @property
     def nbytes(self) -> int:
@@ -129,3 +131,21 @@ class NativeLayer:
     def _make_room(self, width: int) -> None:
         self._scratch.reserve(self._library.layer_scratch(self._struct, width, self._team.threads))
         self._widest = width
+
+
+class NativeLayers:
+    """The layers of one model, which work in the same memory: one thread runs them."""
+
+    def __init__(self, layers: Sequence[LayerOperands], dtype: torch.dtype, threads: int) -> None:
+        loaded = library.load()
+        assert loaded is not None, library.why_not()
+        self._team, self._scratch = loaded.team(threads), Scratch()
+        self.layers = [NativeLayer(layer, dtype, threads, self._scratch) for layer in layers]
+        self._calls = [layer.call for layer in self.layers]
+
+    def run(self, first: int, end: int) -> None:
+        """Layers `[first, end)` as prepared.
+
+        One call for many: what Python does between two layers, it does with caches full of weights.
+        """
+        self._team.layers(self._calls[first:end], self._scratch.address)

@@ -6,6 +6,7 @@ layout that `abi.h` states. Sizes are not checked on the other side.
 
 import os
 import threading
+from collections.abc import Sequence
 from ctypes import (
     CDLL,
     POINTER,
@@ -134,6 +135,13 @@ class Team:
         """
         with self._turn:
             self._functions.fr_layer(self._made(), layer, step, scratch)
+
+    def layers(self, calls: Sequence[tuple[FrLayer, FrStep]], scratch: int) -> None:
+        """Layers one after the other, with as little between them as Python can do."""
+        with self._turn:
+            team, run = self._made(), self._functions.fr_layer
+            for layer, step in calls:
+                run(team, layer, step, scratch)
 
     def head(
         self,

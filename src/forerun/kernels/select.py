@@ -24,12 +24,14 @@ from forerun.kernels.linear_affine import torch_int4
 from forerun.kernels.linear_affine.reference import ReferenceLinear
 from forerun.kernels.operands import AffineWeight, LayerOperands
 from forerun.kernels.output_head import native as native_head
+from forerun.kernels.output_head.native import NativeHead
 from forerun.kernels.rms_norm import layer_norm_form
 from forerun.kernels.rms_norm.reference import ReferenceRmsNorm
 
 __all__ = [
     "KernelChoice",
     "LinearKernel",
+    "NativeHead",
     "NativeLayer",
     "NativeLayers",
     "Place",
@@ -84,7 +86,7 @@ def output_head(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) 
     """The kernel for a head behind layers of `dense_layers`, whose stream is of `dtype`."""
     reason = _refused(weight.words, choice) or native_head.why_not(weight)
     if reason is None:
-        return native_head.NativeHead(weight, choice.threads)
+        return NativeHead(weight, choice.threads)
     _log_once("the output head is a linear like others", reason)
     return affine_linear(weight, dtype, choice)
 
@@ -92,7 +94,7 @@ def output_head(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) 
 def dense_layers(
     layers: Sequence[LayerOperands], dtype: torch.dtype, choice: KernelChoice
 ) -> NativeLayers | None:
-    """Kernels for whole layers with caches of `dtype`; all of them, or None and a line in the log."""
+    """Kernels for whole layers with caches of `dtype`: all, or None and a line in the log."""
     reason = next(_reasons(layers, dtype, choice), None)
     if reason is not None:
         refused_layers(reason)
@@ -120,13 +122,11 @@ def rms_norm(
 ) -> RmsNormKernel:
     """The kernel for norms with this weight.
 
-    uniform  a row's bits do not depend on how many rows there are, which is true of the reference
+    uniform  a row's bits do not depend on how many rows there are
     """
-    if uniform:
-        return ReferenceRmsNorm(weight, eps)
     reason = _refused(weight, choice) or layer_norm_form.why_not(weight)
     if reason is None:
-        return layer_norm_form.LayerNormForm(weight, eps)
+        return layer_norm_form.LayerNormForm(weight, eps, uniform=uniform)
     _log_once("norms run as separate operations", reason)
     return ReferenceRmsNorm(weight, eps)
 

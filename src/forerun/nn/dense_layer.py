@@ -124,7 +124,8 @@ class FusedLayers:
         taps: Sequence[int] = (),
     ) -> tuple[Tensor, Streams]:
         """`x` [B, L, hidden] float32, contiguous: changed, and returned."""
-        turns = [_turns(tables[layer.rope], batch) for layer in self.layers]
+        halves = [_halves(table) for table in tables]
+        turns = [halves[layer.rope] for layer in self.layers]
         if caches is None:
             return x, self._one_by_one(x, batch, turns, None, taps)
         if batch.writes is not None:
@@ -260,15 +261,11 @@ def _scattered(write: object) -> bool:
     return not (begun.index is None and history.lengths is None and history.positions is None)
 
 
-def _turns(tables: RopeTables, batch: Batch) -> Pair:
-    """What the kernel reads of a forward's tables: made once, shared by all layers."""
-    key = ("turns", id(tables))  # `tables` lives in the memo too
-    found = batch.memo.get(key)
-    if found is None:
-        half = tables.cos.shape[-1] // 2
-        cosines, sines = tables.cos[..., 0, :half], tables.sin[..., 0, half:]
-        found = batch.memo[key] = (cosines.contiguous(), sines.contiguous())
-    return cast(Pair, found)
+def _halves(tables: RopeTables) -> Pair:
+    """What the kernel reads of a forward's tables: the other halves repeat them."""
+    half = tables.cos.shape[-1] // 2
+    cosines, sines = tables.cos[..., 0, :half], tables.sin[..., 0, half:]
+    return cosines.contiguous(), sines.contiguous()
 
 
 def _row(pair: Pair, row: int) -> Pair:

@@ -1,12 +1,19 @@
 """A linear layer over a dense or a quantised weight (LIN-1, LIN-4)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.kernels.select import KernelChoice, LinearKernel, affine_linear, output_head
+from forerun.kernels.select import (
+    KernelChoice,
+    LinearKernel,
+    NativeHead,
+    affine_linear,
+    output_head,
+)
 from forerun.quant.packed import Weight
 
 
@@ -61,6 +68,14 @@ class Linear:
         if self._global_scale is not None:
             out = torch.mul(out, self._global_scale, out=out)  # rounds once, whatever the dtypes
         return out if self._bias is None else out.add_(self._bias)
+
+    @property
+    def table(self) -> Callable[[Tensor], Tensor] | None:
+        """Makes rows [n, in] in float32 of int64 ids [n], where the kernel holds them as values."""
+        product = self._product
+        if isinstance(product, NativeHead) and self._global_scale is None:
+            return product.rows
+        return None
 
     @property
     def nbytes(self) -> int:

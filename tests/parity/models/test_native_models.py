@@ -282,6 +282,20 @@ def test_taps_and_tables_show_what_drafts_need(tmp_path: Path) -> None:
     assert relative_error(model.raw_logits(hidden), dense.raw_logits(hidden)) <= 1e-3
 
 
+@torch.inference_mode()
+def test_a_tied_table_is_held_once(tmp_path: Path) -> None:
+    """LIN-5: vectors come from the head's own copy, exact, and never from beside it."""
+    checkpoint = quantised(tmp_path, "llama", tie_word_embeddings=True)
+    model, dense = checkpoint.load(), checkpoint.dense()
+    assert isinstance(model, SharedTables)
+    assert isinstance(dense, SharedTables)
+    ids = torch.tensor([[0, 263], [5, 5]])
+    torch.testing.assert_close(model.embed(ids), dense.embed(ids), rtol=1e-6, atol=1e-6)
+    for wrong in (VOCABULARY, -1):
+        with pytest.raises(IndexError):
+            model.embed(torch.tensor([3, wrong]))
+
+
 def refused_for(caplog: pytest.LogCaptureFixture, load: Callable[[], TargetModel]) -> str:
     """What the log says of a model that separate operations serve."""
     select._log_once.cache_clear()

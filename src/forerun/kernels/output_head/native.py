@@ -44,6 +44,17 @@ class NativeHead:
             self._team.head(self._struct, rows.data_ptr(), width, out.data_ptr(), scratch=scratch)
         return out.view(*x.shape[:-1], self._rows).to(x.dtype)
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows [n, in] of the weight in float32, for int64 ids [n]: a table that is tied to it."""
+        asked = ids.tolist()
+        if asked and not 0 <= min(asked) <= max(asked) < self._rows:
+            raise IndexError(f"ids of {min(asked)} to {max(asked)} in a table of {self._rows} rows")
+        ids = ids.contiguous()
+        values = torch.empty(len(asked), self._columns, dtype=torch.float32)
+        struct = self._weight.struct
+        self._library.unpack_rows(struct, ids.data_ptr(), len(asked), values.data_ptr())
+        return values
+
     @property
     def nbytes(self) -> int:
         return self._weight.nbytes

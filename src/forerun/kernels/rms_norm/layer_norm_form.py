@@ -22,15 +22,15 @@ def why_not(weight: Tensor | None) -> str | None:
 
 
 class LayerNormForm:
-    """One row, or a few."""
+    """One row, or a few; `uniform`: any number, and a row's bits do not depend on how many."""
 
-    def __init__(self, weight: Tensor | None, eps: float) -> None:
-        self._weight, self._eps = weight, eps
+    def __init__(self, weight: Tensor | None, eps: float, *, uniform: bool = False) -> None:
+        self._weight, self._eps, self._uniform = weight, eps, uniform
         self._twice = None if weight is None else torch.cat((weight, weight)).float()
 
     def __call__(self, x: Tensor) -> Tensor:
         dim = x.shape[-1]
-        if x.numel() > MOST_ROWS * dim:
+        if x.numel() > MOST_ROWS * dim and not self._uniform:
             return rms_norm(x, self._weight, self._eps)
         both = torch.cat((x, -x), -1)
         return torch.layer_norm(both, (2 * dim,), self._twice, None, self._eps)[..., :dim]

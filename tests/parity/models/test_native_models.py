@@ -115,6 +115,15 @@ def test_chunks_of_any_size_give_equal_bits(
         assert torch.equal(chunked_logits(model, TOKENS, chunks), whole), chunks
 
 
+def test_chunks_give_equal_bits_where_a_history_has_several_blocks(tmp_path: Path) -> None:
+    """WID-2: partial results are of fixed positions, however many rows a window has let go."""
+    model = quantised(tmp_path, "gemma3", sliding_window=150).load(torch.bfloat16)
+    tokens = [token for place in range(6) for token in (*TOKENS, place)]
+    whole = logits(model, tokens)
+    for chunks in ([1], [16], [170, 3], [300, 7]):
+        assert torch.equal(chunked_logits(model, tokens, chunks), whole), chunks
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_threads_change_no_bit(tmp_path: Path, family: Family) -> None:
     """WID-3"""
@@ -242,6 +251,24 @@ def test_rows_of_several_sequences_go_to_their_indices(tmp_path: Path, family: F
             assert torch.equal(write.values[row, :, :live], cache.view().values[0])
 
 
+@torch.inference_mode()
+def test_one_row_goes_to_its_indices(tmp_path: Path) -> None:
+    """01 WRT-1: `index` says where, whatever `first_index` holds."""
+    model = quantised(tmp_path, "llama").load()
+    caches, old, new = fresh(model), 9, 4
+    step(model, caches, TOKENS[:old], 0)
+    writes = []
+    for cache in caches:
+        assert isinstance(cache, AttentionCache)
+        view, (keys, values) = cache.view(), (torch.zeros(1, 2, 32, 32) for _ in range(2))
+        keys[:, :, :old], values[:, :, :old] = view.keys, view.values
+        index = torch.arange(old, old + new)
+        writes.append(Write(keys, values, 0, History(keys, values, old + new), index=index))
+    tokens = TOKENS[old : old + new]
+    hidden = model.forward(padded([tokens], (old,), writes=writes), caches).hidden[0]
+    assert torch.equal(model.unembed(hidden), step(model, caches, tokens, old))
+
+
 def test_a_forward_that_breaks_off_leaves_no_write_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,12 +295,14 @@ def test_taps_and_tables_show_what_drafts_need(tmp_path: Path) -> None:
     checkpoint = quantised(tmp_path, "gemma3")
     model, dense = checkpoint.load(), checkpoint.dense()
     streams = []
-    for one in (model, dense):
+    for one, caches in ((dense, None), (model, None), (model, fresh(model))):
         assert isinstance(one, TappedModel)
         one.tap([0, 2, 4])
-        streams.append(one.forward(Batch.of(TOKENS, 0, CPU), None).conditioning[0])
-    for ours, theirs in zip(*(stream.chunk(3, -1) for stream in streams), strict=True):
-        assert relative_error(ours, theirs) <= ROUNDING
+        streams.append(one.forward(Batch.of(TOKENS, 0, CPU), caches).conditioning[0])
+    theirs, ours, cached = streams
+    assert torch.equal(ours, cached)
+    for one_of_ours, one_of_theirs in zip(ours.chunk(3, -1), theirs.chunk(3, -1), strict=True):
+        assert relative_error(one_of_ours, one_of_theirs) <= ROUNDING
     ids, hidden = torch.tensor([3, 263, 3]), torch.randn(2, 64)
     assert isinstance(model, SharedTables)
     assert isinstance(dense, SharedTables)

@@ -49,8 +49,12 @@ def _bar(name: str, figure: dict[str, float], y: float, scale: float) -> list[st
         f'<text x="{LEFT - 10}" y="{middle + 4}" text-anchor="end">{escape(name)}</text>',
         f'<rect x="{LEFT}" y="{y}" width="{end - LEFT:.1f}" height="{BAR}" fill="{colour}"/>',
         f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}" stroke="{INK}"/>',
-        f'<text x="{max(end, high) + 8:.1f}" y="{middle + 4}">{figure["median"]:.0f}</text>',
+        f'<text x="{max(end, high) + 8:.1f}" y="{middle + 4}">{_figure(figure["median"])}</text>',
     ]
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _footnote(report: dict[str, object]) -> str:

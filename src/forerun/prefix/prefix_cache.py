@@ -62,7 +62,6 @@ class PrefixCache:
         self._storage = Storage(self._layers, clock())
         self.path = [self.root]
         self._pending: tuple[PendingCapture, ...] = ()
-        self.evicted_nodes = 0  # since this was made
 
     @property
     def root(self) -> Node:
@@ -202,8 +201,8 @@ class PrefixCache:
             self._follow(self.path)
         self.frontier.last_used = self._clock()
 
-    def _keys(self, stored: Sequence[int], media: Sequence[MediaRange]) -> Keys:
-        return keys_of(effective_tokens(stored, media), self._look_ahead)
+    def _keys(self, recorded: Sequence[int], media: Sequence[MediaRange]) -> Keys:
+        return keys_of(effective_tokens(recorded, media), self._look_ahead)
 
     def _schedule(self, tokens: int, cached: int, branch: int, media: Sequence[MediaRange]) -> None:
         """Have all layers capture what this prompt passes (SCH)."""
@@ -292,7 +291,6 @@ class PrefixCache:
             # of many nodes a few more go, so that the next requests need not look for any
             enough = budget - budget // 64 if len(nodes) > _MANY_NODES else budget
             evicted = self._evict(EvictionQueue(nodes), enough)
-            self.evicted_nodes += evicted
             log.debug("evicted nodes=%d freed=%d", evicted, held - storage.owned_bytes)
 
     def _evict(self, queue: EvictionQueue, enough: int) -> int:

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "docs" / "rules.md"
 GROUP = r"(?:0\d )?[A-Z][A-Z0-9]{1,2}"
 ID = re.compile(rf"\b({GROUP})-(\d+)(?:\.\.(?:{GROUP}-)?(\d+))?")
-AMBIGUOUS = {"OPT", "KEY", "STR"}  # groups whose name stands in more than one file of the specification
+AMBIGUOUS = {"OPT", "KEY", "STR"}  # groups that stand in more than one file of the specification
 
 
 def ids_in(text: str, known: set[str]) -> Iterator[str]:

@@ -39,6 +39,20 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "MODULE", "said.importer")
 
 
+BEFORE: set[int] = set()  # such as the helper that multiprocessing keeps for the whole run
+
+
+@pytest.fixture(autouse=True)
+def before() -> None:
+    BEFORE.clear()
+    BEFORE.update(children(os.getpid()))
+
+
+def started() -> list[int]:
+    """Children that a test has started and not reaped."""
+    return [pid for pid in children(os.getpid()) if pid not in BEFORE]
+
+
 STATUS = '{"type":"status","status":"working"}'
 IMPORTED = '{"type":"imported","name":"x","digest":"d"}'
 
@@ -51,7 +65,7 @@ def test_steps_come_in_order_and_the_process_is_gone(tmp_path: Path) -> None:
     """08 RUN-13: also one that would not end by itself."""
     steps = asyncio.run(followed(Child(tmp_path, [STATUS, IMPORTED], stays=True)))
     assert steps == [ImportStatus(status="working"), Imported(name="x", digest="d")]
-    assert children(os.getpid()) == []
+    assert started() == []
 
 
 def test_a_failure_is_raised_with_its_status(tmp_path: Path) -> None:
@@ -74,7 +88,7 @@ def test_the_loop_turns_while_the_process_works(tmp_path: Path) -> None:
         steps: AsyncGenerator[ImportStatus | Imported, None]
         steps = follow_import(REQUEST, Child(tmp_path, [STATUS], stays=True))
         assert await anext(steps) == ImportStatus(status="working")
-        (pid,) = children(os.getpid())
+        (pid,) = started()
         waiting = asyncio.ensure_future(anext(steps))
         for _ in range(10):
             await asyncio.sleep(0)
@@ -86,7 +100,7 @@ def test_the_loop_turns_while_the_process_works(tmp_path: Path) -> None:
         await steps.aclose()
 
     asyncio.run(run())
-    assert children(os.getpid()) == []
+    assert started() == []
 
 
 def test_what_was_stopped_does_not_begin(tmp_path: Path) -> None:
@@ -95,4 +109,4 @@ def test_what_was_stopped_does_not_begin(tmp_path: Path) -> None:
     process.close()
     with pytest.raises(ImportFailedError, match="stopped"):
         next(process.steps())
-    assert children(os.getpid()) == []
+    assert started() == []

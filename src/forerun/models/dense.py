@@ -139,7 +139,7 @@ class Stack(Held, Protocol):
         self,
         x: Tensor,
         batch: Batch,
-        tables: Sequence[RopeTables],
+        ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
         taps: Sequence[int],
     ) -> tuple[Tensor, Streams]:
@@ -160,12 +160,13 @@ class Blocks:
         self,
         x: Tensor,
         batch: Batch,
-        tables: Sequence[RopeTables],
+        ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
         taps: Sequence[int],
     ) -> tuple[Tensor, Streams]:
         if caches is None:
             caches = (None,) * len(self.layers)
+        tables = tuple(rope.of_batch(batch, self.stream) for rope in ropes)
         streams: Streams = {}
         for index, (block, cache) in enumerate(zip(self.layers, caches, strict=True)):
             if index in taps:
@@ -288,8 +289,7 @@ class DenseModel:
         x = parts.embedding(batch.input_ids).to(stack.stream)
         if parts.embedding_scale != 1.0:
             x = x.mul_(parts.embedding_scale)
-        tables = tuple(rope.of_batch(batch, stack.stream) for rope in parts.ropes)
-        x, streams = stack(x, batch, tables, caches, self._taps)
+        x, streams = stack(x, batch, parts.ropes, caches, self._taps)
         hidden = parts.norm(x)
         if not self._taps:
             return Forward(hidden, hidden)

@@ -26,7 +26,7 @@ from forerun.kernels.select import (
 )
 from forerun.nn.linear import LinearWeights
 from forerun.nn.norm import RMSNorm
-from forerun.nn.rope import RopeTables
+from forerun.nn.rope import Rope, RopeTables
 from forerun.quant.packed import PackedWeight
 
 Pair = tuple[Tensor, Tensor]  # cosines and sines [B, L, head_dim / 2], or keys and values
@@ -119,12 +119,12 @@ class FusedLayers:
         self,
         x: Tensor,
         batch: Batch,
-        tables: Sequence[RopeTables],
+        ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
         taps: Sequence[int] = (),
     ) -> tuple[Tensor, Streams]:
         """`x` [B, L, hidden] float32, contiguous: changed, and returned."""
-        halves = [_halves(table) for table in tables]
+        halves = [_halves(rope.of_batch(batch, self.stream)) for rope in ropes]
         turns = [halves[layer.rope] for layer in self.layers]
         if caches is None:
             return x, self._one_by_one(x, batch, turns, None, taps)

@@ -132,7 +132,7 @@ class Stack(Held, Protocol):
 
     @property
     def own_threads(self) -> bool:
-        """Whether the layers run on threads that are not torch's."""
+        """Whether the products of the layers run on threads that are not torch's."""
         ...
 
     def __call__(
@@ -153,8 +153,10 @@ class Stack(Held, Protocol):
 class Blocks:
     """A stack of separate operations."""
 
-    def __init__(self, blocks: Sequence[Block], dtype: torch.dtype) -> None:
-        self.layers, self.stream, self.own_threads = tuple(blocks), dtype, False
+    def __init__(
+        self, blocks: Sequence[Block], dtype: torch.dtype, *, own_threads: bool = False
+    ) -> None:
+        self.layers, self.stream, self.own_threads = tuple(blocks), dtype, own_threads
 
     def __call__(
         self,

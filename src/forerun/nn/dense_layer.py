@@ -83,6 +83,10 @@ class LayerWeights:
     gate_up: list[LinearWeights]
     down: list[LinearWeights]
 
+    @property
+    def linears(self) -> Sequence[LinearWeights]:
+        return (*self.qkv, *self.output, *self.gate_up, *self.down)
+
 
 def fused_layers(
     layers: Sequence[LayerWeights], dtype: torch.dtype, kernels: KernelChoice
@@ -276,7 +280,7 @@ def _row(pair: Pair, row: int) -> Pair:
 
 def _operands(layer: LayerWeights) -> LayerOperands | None:
     """None where a weight is not quantised."""
-    picked = (*layer.qkv, *layer.output, *layer.gate_up, *layer.down)
+    picked = layer.linears
     linears = [
         BiasedLinear(part.weight.folded(), part.bias)
         for part in picked

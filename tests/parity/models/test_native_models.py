@@ -330,7 +330,7 @@ def refused_for(caplog: pytest.LogCaptureFixture, load: Callable[[], TargetModel
     select._log_once.cache_clear()
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="forerun"):
-        assert not load().facts.own_threads
+        load()
     found = [record.getMessage() for record in caplog.records]
     (line,) = [message for message in found if "layers run as separate operations" in message]
     return line
@@ -356,3 +356,17 @@ def test_what_the_kernels_cannot_do_is_refused_at_load(
     assert "not built" in refused_for(caplog, plain.load)
     ours, theirs = logits(mixed.load(), TOKENS), logits(mixed.dense(), TOKENS)
     assert relative_error(ours, theirs) <= 1e-4
+
+
+@pytest.mark.usefixtures("rounding_references")
+def test_where_layers_cannot_be_one_call_their_linears_are_native(tmp_path: Path) -> None:
+    """KER-1: and the head; on threads of their own, as whole layers are."""
+    narrow = quantised(
+        tmp_path, "llama", head_dim=24, num_attention_heads=4, hidden_size=96, attention_bias=True
+    )
+    native, reference = narrow.load(), narrow.load(native=False)
+    assert native.facts.own_threads
+    assert not reference.facts.own_threads
+    assert usual_error(logits(native, TOKENS), logits(reference, TOKENS)) <= TIES
+    mostly_dense = quantised(tmp_path / "dense", "llama", kept=["self_attn", "gate_proj", "up"])
+    assert not mostly_dense.load().facts.own_threads

@@ -85,7 +85,7 @@ def affine_linear(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice
     slow = _not_native(weight, dtype, choice)
     if slow is None:
         return NativeLinear(weight, choice.threads)
-    reason = _refused(weight.words, choice) or torch_int4.why_not(weight, dtype)
+    reason = _refused(weight.device, choice) or torch_int4.why_not(weight, dtype)
     if reason is None:
         _log_once(f"int{weight.bits} linear runs on PyTorch's packed product", slow)
         return torch_int4.TorchInt4Linear(weight, dtype)
@@ -112,7 +112,7 @@ def beside(
 
 def output_head(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
     """The kernel for a head behind layers of `dense_layers`, whose stream is of `dtype`."""
-    reason = _refused(weight.words, choice) or native_head.why_not(weight)
+    reason = _refused(weight.device, choice) or native_head.why_not(weight)
     if reason is None:
         return NativeHead(weight, choice.threads)
     _log_once("the output head is a linear like others", reason)
@@ -140,7 +140,7 @@ def _reasons(
 ) -> Iterator[str]:
     """Why each layer that the kernel cannot serve is refused."""
     for layer in layers:
-        reason = _refused(layer.output.weight.words, choice) or native_layer.why_not(layer, dtype)
+        reason = _refused(layer.output.weight.device, choice) or native_layer.why_not(layer, dtype)
         if reason is not None:
             yield reason
 
@@ -152,7 +152,8 @@ def rms_norm(
 
     uniform  a row's bits do not depend on how many rows there are
     """
-    reason = _refused(weight, choice) or layer_norm_form.why_not(weight)
+    device = None if weight is None else weight.device
+    reason = _refused(device, choice) or layer_norm_form.why_not(weight)
     if reason is None:
         return layer_norm_form.LayerNormForm(weight, eps, uniform=uniform)
     _log_once("norms run as separate operations", reason)
@@ -163,14 +164,14 @@ def _not_native(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) 
     """Why C++ does not serve a linear; None if it does."""
     if not choice.own_threads:
         return "most weights beside it run on PyTorch's threads"
-    return _refused(weight.words, choice) or native_linear.why_not(weight, dtype)
+    return _refused(weight.device, choice) or native_linear.why_not(weight, dtype)
 
 
-def _refused(weight: Tensor | None, choice: KernelChoice) -> str | None:
+def _refused(device: torch.device | None, choice: KernelChoice) -> str | None:
     if not choice.cpu_kernels:
         return "CPU kernels are switched off"
-    if weight is not None and weight.device.type != "cpu":
-        return f"weights are on {weight.device.type}"
+    if device is not None and device.type != "cpu":
+        return f"weights are on {device.type}"
     return None
 
 

@@ -59,8 +59,9 @@ def _projected(
     """Queries, keys and values [width, heads, head_dim], normed and turned as the family does."""
     into = rms_norm(stream, layer.input_norm, layer.epsilon)
     joined = torch.cat([product(part, into) for part in layer.qkv], -1)
-    heads = joined.unflatten(-1, (-1, layer.head_dim))
-    queries, keys, values = heads.split((layer.heads, layer.kv_heads, layer.kv_heads), 1)
+    heads = joined.view(joined.shape[0], -1, layer.head_dim)
+    parts = (layer.heads, layer.kv_heads, layer.kv_heads)
+    queries, keys, values = heads.split_with_sizes(parts, 1)
     if layer.query_norm is not None:
         queries = rms_norm(queries, layer.query_norm, layer.epsilon)
     if layer.key_norm is not None:
@@ -78,7 +79,7 @@ def _turned(heads: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
 def _attended(layer: LayerOperands, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """[width, heads * head_dim]; the last of the live keys is that of the last query."""
     width, live = queries.shape[0], keys.shape[1]
-    grouped = queries.unflatten(1, (layer.kv_heads, -1))
+    grouped = queries.view(width, layer.kv_heads, -1, layer.head_dim)
     scores = torch.einsum("qhgd,hkd->hgqk", grouped, keys) * layer.attention_scale
     behind = torch.arange(live - width, live)[:, None] - torch.arange(live)
     seen = (behind >= 0) & (behind < (layer.window or live))

@@ -12,12 +12,12 @@ from forerun.kernels.native import library
 from forerun.kernels.native.library import FrLinear
 from forerun.kernels.native.packed import PackedLinear, unsupported
 from forerun.kernels.native.scratch import Scratch
-from forerun.kernels.operands import AffineWeight
+from forerun.kernels.operands import Affine
 
 DTYPES = (torch.bfloat16, torch.float32)
 
 
-def why_not(weight: AffineWeight, dtype: torch.dtype) -> str | None:
+def why_not(weight: Affine, dtype: torch.dtype) -> str | None:
     """The reason that the kernel cannot serve; None if it can. dtype: of the activations."""
     loaded = library.load()
     if loaded is None:
@@ -28,7 +28,7 @@ def why_not(weight: AffineWeight, dtype: torch.dtype) -> str | None:
 class NativeLinear:
     """Holds the repacked weight; what it was made from is not kept."""
 
-    def __init__(self, weight: AffineWeight, threads: int, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Affine, threads: int, bias: Tensor | None = None) -> None:
         """bias: [out], added in float32 before the result is rounded"""
         loaded = library.load()
         assert loaded is not None, library.why_not()

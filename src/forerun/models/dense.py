@@ -18,7 +18,7 @@ from forerun.cache.rotating import RotatingCache
 from forerun.cache.rows import RowShape
 from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache
-from forerun.contract.model import CacheOptions, Caches, DraftModel, Forward, ModelFacts
+from forerun.contract.model import Best, CacheOptions, Caches, DraftModel, Forward, ModelFacts
 from forerun.models.projection import Projection
 from forerun.nn import attention as nn_attention
 from forerun.nn.dense_layer import Heads, Streams
@@ -302,6 +302,10 @@ class DenseModel:
         logits = self.raw_logits(hidden)
         cap = self._parts.softcap
         return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+
+    def best(self, hidden: Tensor, count: int) -> Best | None:
+        """As `RankedLogits` says. A softcap makes equals of logits that differ."""
+        return None if self._parts.softcap is not None else self._parts.head.best(hidden, count)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Rows of the table; of gemma3 too before the factor sqrt(hidden_size)."""

@@ -37,13 +37,15 @@ class NativeHead:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out] in the dtype of `x`, any float."""
-        rows = x.reshape(-1, self._columns).to(torch.float32).contiguous()
+        rows = self._float_rows(x)
         width = rows.shape[0]
         out = torch.empty(width, self._rows, dtype=torch.float32)
         if width:
             scratch = self._scratch_for(width, 0)
             self._team.head(self._struct, rows.data_ptr(), width, out.data_ptr(), scratch=scratch)
-        return out.view(*x.shape[:-1], self._rows).to(x.dtype)
+        if x.dim() != 2:
+            out = out.view(*x.shape[:-1], self._rows)
+        return out if x.dtype == torch.float32 else out.to(x.dtype)
 
     def best(self, x: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The `count` largest of each row [rows, in] in float32, and their int64 ids.
@@ -51,7 +53,7 @@ class NativeHead:
         From the largest down, of equal ones the smaller id first; where fewer are numbers, ids
         are -1. They are those of a call with `x` in float32; at most `most_best`.
         """
-        rows = x.to(torch.float32).contiguous()
+        rows = self._float_rows(x)
         width = rows.shape[0]
         values = torch.empty(width, count, dtype=torch.float32)
         ids = torch.empty(width, count, dtype=torch.int32)
@@ -82,6 +84,13 @@ class NativeHead:
     @property
     def nbytes(self) -> int:
         return self._weight.nbytes
+
+    def _float_rows(self, x: Tensor) -> Tensor:
+        """[n, in] in float32; out of cold caches even an operation that does nothing takes 5 us."""
+        rows = x if x.dim() == 2 else x.reshape(-1, self._columns)
+        if rows.dtype != torch.float32:
+            rows = rows.to(torch.float32)
+        return rows if rows.is_contiguous() else rows.contiguous()
 
     def _scratch_for(self, width: int, count: int) -> int:
         """Its address: the memory grows with the widest call, and is kept."""

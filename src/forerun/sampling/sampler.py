@@ -14,6 +14,7 @@ from forerun.contract.model import Best
 from forerun.sampling import host_row
 from forerun.sampling.distribution import Distribution, check_ids, first_best
 from forerun.sampling.filters import filtered
+from forerun.sampling.host_row import NO_TOKEN
 from forerun.sampling.logprobs import Logprobs, token_logprobs
 from forerun.sampling.noise import Purpose, draw_key, seed_key
 from forerun.sampling.options import SamplingOptions
@@ -52,6 +53,7 @@ class _Slot:
     recipe: SamplingOptions
     key: int
     bias: _Bias | None
+    decisive: int | None  # scores after penalties that decide a draw; None: all
 
 
 class Sampler:
@@ -83,7 +85,8 @@ class Sampler:
         seed = options.seed if options.seeded else secrets.randbits(64)
         bias = self._bias(options) if options.logit_bias else None
         self._history.add(options.repeat_last_n, prior)
-        self._slots[slot] = _Slot(options, options.recipe(), seed_key(seed), bias)
+        decisive = host_row.deciding(options) if self.device.type == "cpu" else None
+        self._slots[slot] = _Slot(options, options.recipe(), seed_key(seed), bias, decisive)
         self._count_logprobs()
 
     def remove(self, slot: int) -> None:
@@ -130,7 +133,7 @@ class Sampler:
             mask = None if allowed is None else allowed[rows]
             parts.append(self._draw(slots[rows], logits[rows], positions[rows], mask))
         result = parts[0] if fused else _joined(parts)
-        self._history.append([self._row(slot) for slot in slots], result.tokens)
+        self._record(slots, result.tokens)
         return result
 
     def deciding(self, slot: int, drafts: int = 0) -> int | None:
@@ -144,14 +147,15 @@ class Sampler:
         comes behind these k (by value, then by id), and its score is no larger than it was; so it
         stays behind them, and is not among the k best scores.
         """
-        options = self._slot(slot).options
-        count = host_row.deciding(options)
-        if count is None or self.device.type != "cpu" or self._top_logprobs is not None:
+        member = self._slot(slot)
+        if member.decisive is None or self._top_logprobs is not None:
             return None
-        if options.penalised:
-            if self._history.length(self._row(slot)) > _LONGEST_COUNTED:
+        count, capacity = member.decisive, member.options.repeat_last_n
+        if capacity:
+            row = self._row(slot)
+            if self._history.length(row) > _LONGEST_COUNTED:
                 return None
-            count += drafts + len(self._counts(slot))
+            count += drafts + len(self._history.counts(row))
         return count if count < self.vocab_size else None
 
     def sample_best(self, slots: Sequence[int], best: Best, positions: Sequence[int]) -> Sampled:
@@ -159,11 +163,15 @@ class Sampler:
 
         best   `deciding` of each slot, or more of them
         """
-        self._members(slots, positions, best.ids.shape[0])
-        rows = zip(slots, positions, best.values.tolist(), best.ids.tolist(), strict=True)
+        ids = best.ids.tolist()
+        self._members(slots, positions, len(ids))
+        rows = zip(slots, positions, best.values.tolist(), ids, strict=True)
         drawn = [self._drawn_from_best(*row) for row in rows]
-        tokens = torch.tensor(drawn, dtype=torch.int64)
-        self._history.append([self._row(slot) for slot in slots], tokens)
+        if len(drawn) == 1:  # half of the time that `torch.tensor` takes
+            tokens = best.ids.new_full((1,), drawn[0])
+        else:
+            tokens = torch.tensor(drawn, dtype=torch.int64)
+        self._record(slots, tokens)
         return Sampled(tokens, None)
 
     def distribution_best(
@@ -175,10 +183,10 @@ class Sampler:
         """
         depth, rows = 0 if drafts is None else drafts.shape[0], best.ids.shape[0]
         assert drafts is None or rows <= depth + 1, f"{rows} rows see a chain of {depth} drafts"
-        self._check_enough(slot, best.ids.shape[1], depth)
         options = self._slot(slot).options
         window = self._chain(slot, drafts, rows) if options.penalised else None
         counts = [Counter[int]()] * rows if window is None else window.counts()
+        self._check_enough(slot, best.ids.shape[1], max(map(len, counts), default=0))
         made = [
             host_row.distribution(scores, ids, seen, options)
             for scores, ids, seen in zip(
@@ -234,6 +242,10 @@ class Sampler:
         scores = self._scores(self._slot(slot), logits, self._mask(allowed, logits), None)
         return token_logprobs(scores, tokens, self._top_logprobs)
 
+    def _record(self, slots: Sequence[int], tokens: Tensor) -> None:
+        if self._history.pool is not None:
+            self._history.append([self._row(slot) for slot in slots], tokens)
+
     def _members(self, slots: Sequence[int], positions: Sequence[int], rows: int) -> list[_Slot]:
         members = [self._slot(slot) for slot in slots]
         assert len(members) == len(positions) == rows, (
@@ -275,20 +287,23 @@ class Sampler:
         self, slot: int, position: int, scores: list[float], ids: list[int]
     ) -> int:
         member = self._slots[slot]
-        self._check_enough(slot, len(ids))
+        capacity = member.options.repeat_last_n
+        counts = self._history.counts(self._row(slot)) if capacity else Counter[int]()
+        self._check_enough(slot, len(ids), len(counts))
         _refuse_strange(slot, scores[0] if ids[-1] >= 0 else math.nan)
-        counts = self._counts(slot) if member.options.penalised else {}
         probs, ids = host_row.distribution(scores, ids, counts, member.options)
+        if len(ids) == 1:  # a point mass needs no noise (SED-5)
+            return ids[0] if probs[0] else NO_TOKEN
         return host_row.draw(probs, ids, draw_key(member.key, position, Purpose.TARGET))
 
-    def _check_enough(self, slot: int, held: int, drafts: int = 0) -> None:
-        count = self.deciding(slot, drafts)
-        assert count is not None, f"all logits of slot {slot} are needed"
+    def _check_enough(self, slot: int, held: int, penalised: int) -> None:
+        """Whether so many logits decide where penalties look at so many tokens."""
+        count = self._slot(slot).decisive
+        reason = f"all logits of slot {slot} are needed"
+        assert count is not None, reason
+        assert self._top_logprobs is None, reason
+        count += penalised
         assert count <= held, f"{count} logits of slot {slot} are needed, not {held}"
-
-    def _counts(self, slot: int) -> Counter[int]:
-        """How often each token occurs in the slot's window."""
-        return self._history.counts(self._row(slot))
 
     def _chain(self, slot: int, drafts: Tensor | None, rows: int) -> Window | None:
         if drafts is None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from forerun.cache.pieces import Piece
-from forerun.cache.row_cache import RowCache
+from forerun.cache.row_cache import WRITE_OPEN, RowCache
 from forerun.cache.rows import Rows, RowShape
 from forerun.cache.snapshots import RowSnapshot, rows_of
 from forerun.contract.cache import Snapshot, SnapshotPair
@@ -44,24 +44,28 @@ class KVCache(RowCache):
         return self._offset * self._shape.row_bytes
 
     def begin_write(self, tokens: int) -> Write:
-        self._assert_no_write()
-        end = self._offset + tokens
-        assert end <= self._context, (self._offset, tokens, self._context)
-        self._schedule.reach(self._offset, self._offset, self._range)
-        self._lazy.save_within(self._offset, end)
-        if end > self._rows.count:
+        assert self._announced is None, WRITE_OPEN
+        start = self._offset
+        end = start + tokens
+        assert end <= self._context, (start, tokens, self._context)
+        if self._schedule.offsets:
+            self._schedule.reach(start, start, self._range)
+        self._lazy.save_within(start, end)
+        if end > self._count:
             self._grow(end)
-        keys, values = self._rows.keys, self._rows.values
+        rows = self._rows
+        keys, values = rows.keys, rows.values
         # the history has whole buffers: to slice them takes as long as all else here
-        write = Write(keys, values, self._offset, History(keys, values, end))
+        write = Write(keys, values, start, History(keys, values, end))
         self._announced = tokens
         return write
 
     def end_write(self, tokens: int) -> None:
         self._close_write(tokens)
-        if tokens:
-            start, self._offset = self._offset, self._offset + tokens
-            self._schedule.reach(start, self._offset, self._range)
+        start = self._offset
+        self._offset = end = start + tokens
+        if tokens and self._schedule.offsets:
+            self._schedule.reach(start, end, self._range)
 
     def view(self) -> History:
         self._assert_no_write()
@@ -142,7 +146,7 @@ class KVCache(RowCache):
         assert target <= self._context, (target, self._context)
         for rows, first in needed:
             self._lazy.save_within(first, min(first + rows.count, target))
-        if target > self._rows.count:
+        if target > self._count:
             self._grow(target)
         self._offset = start
         for rows, first in needed:

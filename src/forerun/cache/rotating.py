@@ -43,7 +43,8 @@ class RotatingCache(RowCache):
     def begin_write(self, tokens: int) -> Write:
         self._assert_no_write()
         self._reserve()
-        self._schedule.reach(self._offset, self._offset, self._state)
+        if self._schedule.offsets:
+            self._schedule.reach(self._offset, self._offset, self._state)
         full = self._offset - self._base + tokens > self._capacity
         if full and tokens > self._slack:
             write = self._begin_staged(tokens)
@@ -60,7 +61,8 @@ class RotatingCache(RowCache):
         start = self._offset
         if staging is None:
             self._offset += tokens
-            self._schedule.reach(start, self._offset, self._state)
+            if self._schedule.offsets:
+                self._schedule.reach(start, self._offset, self._state)
             return
         old = staging.count - announced
         self._commit(staging.part(old, old + tokens))
@@ -202,5 +204,5 @@ class RotatingCache(RowCache):
         self._part(piece.first, piece.end).copy_from(rows)
 
     def _reserve(self) -> None:
-        if not self._rows.count:
+        if not self._count:
             self._replace(self._shape.empty(self._capacity))

@@ -10,6 +10,8 @@ from forerun.cache.schedule import Schedule
 from forerun.contract.cache import Snapshot
 from forerun.contract.history import History, Write
 
+WRITE_OPEN = "the write before this has not ended"
+
 
 class RowCache(ABC):
     """A kind says where rows lie, which of them its state is made of, and what a write moves.
@@ -21,6 +23,7 @@ class RowCache(ABC):
     def __init__(self, shape: RowShape) -> None:
         self._shape = shape
         self._rows = shape.empty(0)
+        self._count = 0  # of `_rows`: to ask a tensor takes as long as all else in a write
         self._lazy = LazyPieces(self._part)
         self._schedule = Schedule()
         self._announced: int | None = None  # rows of the write under way
@@ -71,8 +74,8 @@ class RowCache(ABC):
         return announced
 
     def _replace(self, rows: Rows) -> None:
-        self._rows = rows
+        self._rows, self._count = rows, rows.count
         self._generation += 1
 
     def _assert_no_write(self) -> None:
-        assert self._announced is None, "the write before this has not ended"
+        assert self._announced is None, WRITE_OPEN

@@ -15,40 +15,40 @@ class Schedule:
     """
 
     def __init__(self) -> None:
-        self._offsets: list[int] | None = None
+        self.offsets: list[int] | None = None  # None: no schedule. Read by others, never written
         self._captured: dict[int, Snapshot | None] = {}
         self._base = 0
 
     def prepare(self, offsets: Sequence[int], now: int) -> None:
-        assert self._offsets is None, "the last schedule has not been taken"
+        assert self.offsets is None, "the last schedule has not been taken"
         steps = [now - 1, *offsets]
         assert all(a < b for a, b in zip(steps, offsets, strict=False)), (now, list(offsets))
-        self._offsets, self._captured, self._base = list(offsets), {}, now
+        self.offsets, self._captured, self._base = list(offsets), {}, now
 
     def due(self, start: int, end: int) -> list[int]:
         """The offsets in `[start, end]` that have not been captured yet."""
         return [
             offset
-            for offset in self._offsets or ()
+            for offset in self.offsets or ()
             if start <= offset <= end and offset not in self._captured
         ]
 
     def reach(self, start: int, end: int, capture: Capture) -> None:
         """Capture each offset in `[start, end]` that has not been captured yet (PND-3)."""
-        if not self._offsets:
+        if not self.offsets:
             return
         for offset in self.due(start, end):
             self._captured[offset] = capture(self._base, offset)
             self._base = offset
 
     def take(self) -> list[Snapshot | None]:
-        assert self._offsets is not None, "nothing was prepared"
-        taken = [self._captured.get(offset) for offset in self._offsets]
-        self._offsets, self._captured = None, {}
+        assert self.offsets is not None, "nothing was prepared"
+        taken = [self._captured.get(offset) for offset in self.offsets]
+        self.offsets, self._captured = None, {}
         return taken
 
     def drop(self) -> None:
         for snapshot in self._captured.values():
             if snapshot is not None:
                 snapshot.close()
-        self._offsets, self._captured = None, {}
+        self.offsets, self._captured = None, {}

@@ -88,6 +88,7 @@ class LayerOperands:
     attention_scale: float
     activation: str  # "silu" or "gelu_pytorch_tanh"
     window: int | None  # positions that a query sees, itself included; None: all before it
+    rope: int = 0  # which of the model's tables of angles turns it
 
     @property
     def linears(self) -> Sequence[BiasedLinear]:

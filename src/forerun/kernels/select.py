@@ -19,7 +19,7 @@ from torch import Tensor
 
 from forerun.base.logs import logger
 from forerun.kernels.dense_layer import native as native_layer
-from forerun.kernels.dense_layer.native import NativeLayer, NativeLayers, Place
+from forerun.kernels.dense_layer.native import NativeLayer, NativeLayers
 from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine import torch_int4
 from forerun.kernels.linear_affine.native import NativeLinear
@@ -36,7 +36,6 @@ __all__ = [
     "NativeHead",
     "NativeLayer",
     "NativeLayers",
-    "Place",
     "RmsNormKernel",
     "affine_linear",
     "beside",

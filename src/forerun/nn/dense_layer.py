@@ -6,7 +6,6 @@ layers, or blocks of separate operations are made of them.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 import torch
@@ -20,18 +19,16 @@ from forerun.kernels.select import (
     KernelChoice,
     NativeLayer,
     NativeLayers,
-    Place,
     dense_layers,
     refused_layers,
 )
 from forerun.nn.linear import LinearWeights
 from forerun.nn.norm import RMSNorm
-from forerun.nn.rope import Rope, RopeTables
+from forerun.nn.rope import Rope
 from forerun.quant.packed import PackedWeight
 
-Pair = tuple[Tensor, Tensor]  # cosines and sines [B, L, head_dim / 2], or keys and values
-
-
+Turns = Sequence[Sequence[tuple[int, int]]]  # of each rope and row: `Rope.addresses`
+RunRow = Callable[[int, int], None]  # a layer over a row of the batch, of that length
 Streams = dict[int, Tensor]  # the residual stream as it enters a layer, by index of the layer
 
 
@@ -128,8 +125,7 @@ class FusedLayers:
         taps: Sequence[int] = (),
     ) -> tuple[Tensor, Streams]:
         """`x` [B, L, hidden] float32, contiguous: changed, and returned."""
-        halves = [_halves(rope.of_batch(batch, self.stream)) for rope in ropes]
-        turns = [halves[layer.rope] for layer in self.layers]
+        turns = [rope.addresses(batch) for rope in ropes]
         if caches is None:
             return x, self._one_by_one(x, batch, turns, None, taps)
         if batch.writes is not None:
@@ -138,10 +134,10 @@ class FusedLayers:
         # as in `nn.attention`, checked by no protocol
         begun: list[AttentionCache] = []
         writes: list[Write] = []
-        written = 0  # unless all goes well
+        width, written = batch.width, 0  # unless all goes well
         try:
             for cache in cast(Sequence[AttentionCache], caches):
-                writes.append(cache.begin_write(batch.width))
+                writes.append(cache.begin_write(width))
                 begun.append(cache)
             streams = self._into(x, batch, turns, writes, taps)
             written = batch.lengths[0]
@@ -158,15 +154,17 @@ class FusedLayers:
         self,
         x: Tensor,
         batch: Batch,
-        turns: Sequence[Pair],
+        turns: Turns,
         writes: Sequence[object],
         taps: Sequence[int],
     ) -> Streams:
         """Everything is said beforehand where it can be, and then the layers run at a stretch."""
-        if batch.rows > 1 or not batch.lengths[0] or any(map(_scattered, writes)):
+        if batch.rows > 1 or not batch.lengths[0] or not self._placed(batch, writes):
             return self._one_by_one(x, batch, turns, writes, taps)
-        for layer, turn, write in zip(self.layers, turns, writes, strict=True):
-            layer.prepare(x, batch, turn, _begun(write))
+        self._kernels.enter(x, batch.lengths[0], [rows[0] for rows in turns])
+        if not taps:
+            self._kernels.run(0, len(self.layers))
+            return {}
         streams: Streams = {}
         done = 0
         for tap in (*sorted(set(taps)), len(self.layers)):
@@ -177,56 +175,67 @@ class FusedLayers:
                 streams[tap] = x.clone()
         return streams
 
+    def _placed(self, batch: Batch, writes: Sequence[object]) -> bool:
+        """Whether the new rows of all layers simply follow their histories, each in one buffer."""
+        padding = batch.width - batch.lengths[0]
+        for kernel, write in zip(self._kernels.layers, writes, strict=True):
+            assert isinstance(write, Write), "nobody has begun a write for this layer"
+            history = write.history
+            if not (write.index is history.lengths is history.positions is None):
+                return False
+            kernel.place(
+                write.keys,
+                write.values,
+                first_row=write.first_index,
+                live=history.live - padding,
+                first_position=history.oldest,
+            )
+        return True
+
     def _one_by_one(
         self,
         x: Tensor,
         batch: Batch,
-        turns: Sequence[Pair],
+        turns: Turns,
         writes: Sequence[object] | None,
         taps: Sequence[int],
     ) -> Streams:
         streams: Streams = {}
-        for index, (layer, turn) in enumerate(zip(self.layers, turns, strict=True)):
+        for index, layer in enumerate(self.layers):
             if index in taps:
                 streams[index] = x.clone()
-            run = partial(self._kernels.run, index, index + 1)
+
+            def run(row: int, length: int, index: int = index) -> None:
+                self._kernels.enter(x[row], length, [rows[row] for rows in turns])
+                self._kernels.run(index, index + 1)
+
             if writes is None:
-                layer.within_batch(x, batch, turn, run)
+                layer.within_batch(batch, run)
             else:
-                layer.written(x, batch, turn, _begun(writes[index]), run)
+                layer.written(batch, _begun(writes[index]), run)
         return streams
 
 
 class FusedLayer:
-    """One of them: what its kernel is told of a batch."""
+    """One of them, where rows of a batch pass one after the other."""
 
     def __init__(self, kernel: NativeLayer, layer: LayerWeights, dtype: torch.dtype) -> None:
-        self.heads, self.window, self.rope = layer.heads, layer.form.window, layer.form.rope
+        self.heads, self.window = layer.heads, layer.form.window
         self._kernel, self._dtype = kernel, dtype
 
     @property
     def nbytes(self) -> int:
         return self._kernel.nbytes
 
-    def prepare(self, x: Tensor, batch: Batch, turns: Pair, write: Write) -> None:
-        """The only row of the batch is to be written where no index says otherwise."""
-        history, length = write.history, batch.lengths[0]
-        live = history.live - (batch.width - length)  # without padding
-        at = Place(length, write.first_index, live, history.oldest)
-        self._kernel.prepare(x, turns, (write.keys, write.values), at)
-
-    def within_batch(self, x: Tensor, batch: Batch, turns: Pair, run: Callable[[], None]) -> None:
+    def within_batch(self, batch: Batch, run: RunRow) -> None:
         """Each row alone, its keys and values forgotten at once (CON-9)."""
-        rows = self._empty(batch.width)
+        keys, values = self._empty(batch.width)
         for row, (start, length) in enumerate(zip(batch.starts, batch.lengths, strict=True)):
             if length:
-                at = Place(length, 0, length, start)
-                self._kernel.prepare(x[row], _row(turns, row), rows, at)
-                run()
+                self._kernel.place(keys, values, first_row=0, live=length, first_position=start)
+                run(row, length)
 
-    def written(
-        self, x: Tensor, batch: Batch, turns: Pair, write: Write, run: Callable[[], None]
-    ) -> None:
+    def written(self, batch: Batch, write: Write, run: RunRow) -> None:
         """What each row sees is copied together, and its new rows are stored where they belong."""
         history, width = write.history, batch.width
         assert history.positions is None, "rows of this history are not in the order of positions"
@@ -240,14 +249,14 @@ class FusedLayer:
             keys[:, :old] = history.keys[row, :, :old]
             values[:, :old] = history.values[row, :, :old]
             if length:
-                at = Place(length, old, live, history.oldest)
-                self._kernel.prepare(x[row], _row(turns, row), (keys, values), at)
-                run()
+                first = history.oldest
+                self._kernel.place(keys, values, first_row=old, live=live, first_position=first)
+                run(row, length)
             parts.append((keys[:, old:], values[:, old:]))
         new_keys, new_values = (torch.stack(rows) for rows in zip(*parts, strict=True))
         write.store(new_keys, new_values)
 
-    def _empty(self, count: int) -> Pair:
+    def _empty(self, count: int) -> tuple[Tensor, Tensor]:
         shape = (self.heads.kv, count, self.heads.dim)
         # zeros: rows of padding are stored too, and shall hold numbers
         return torch.zeros(shape, dtype=self._dtype), torch.zeros(shape, dtype=self._dtype)
@@ -256,26 +265,6 @@ class FusedLayer:
 def _begun(write: object) -> Write:
     assert isinstance(write, Write), "nobody has begun a write for this layer"
     return write
-
-
-def _scattered(write: object) -> bool:
-    """Whether new rows do not simply follow the history in one buffer."""
-    begun = _begun(write)
-    history = begun.history
-    return not (begun.index is None and history.lengths is None and history.positions is None)
-
-
-def _halves(tables: RopeTables) -> Pair:
-    """What the kernel reads of a forward's tables: the other halves repeat them."""
-    half = tables.cos.shape[-1] // 2
-    cosines, sines = tables.cos[..., 0, :half], tables.sin[..., 0, half:]
-    return cosines.contiguous(), sines.contiguous()
-
-
-def _row(pair: Pair, row: int) -> Pair:
-    """That row of both. Of a single row the whole: views take time, and the memory is the same."""
-    one, other = pair
-    return pair if one.shape[0] == 1 else (one[row], other[row])
 
 
 def _operands(layer: LayerWeights) -> LayerOperands | None:
@@ -313,6 +302,7 @@ def _operands(layer: LayerWeights) -> LayerOperands | None:
         attention_scale=form.scale,
         activation=form.activation,
         window=form.window,
+        rope=form.rope,
     )
 
 

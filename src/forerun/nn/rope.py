@@ -8,6 +8,7 @@ from torch import Tensor
 from forerun.contract.batch import Batch
 from forerun.kernels.rope.reference import RopeTables
 from forerun.nn.rope_parameters import Linear, Llama3, RopeParameters, Yarn, from_config
+from forerun.nn.rope_rows import Addresses, Halves, RopeRows
 
 __all__ = ["Rope", "RopeParameters", "RopeTables", "from_config", "inverse_frequencies"]
 
@@ -65,6 +66,7 @@ class Rope:
         signs[: len(half)] = -1
         self._frequencies = torch.cat((half, half)).to(device)
         self._cos_factor, self._sin_factors = factor, (signs * factor).to(device)
+        self._rows = RopeRows(len(half), lambda at: _halves(self.tables(at, torch.float32)))
 
     def of_batch(self, batch: Batch, dtype: torch.dtype) -> RopeTables:
         """Tables of a batch's positions, computed once a forward and shared by its layers."""
@@ -76,6 +78,23 @@ class Rope:
         assert isinstance(found, RopeTables)
         return found
 
+    def addresses(self, batch: Batch) -> list[Addresses]:
+        """Where the cosines and sines of each row of the batch are: float32 [L, d / 2], on a CPU.
+
+        Valid while both the batch and this live.
+        """
+        assert batch.layout is None, "positions of a layout have channels: M-RoPE"
+        found = [self._rows.addresses(start, batch.width) for start in batch.starts]
+        kept = [row for row in found if row is not None]
+        return kept if len(kept) == len(found) else self._computed(batch)
+
+    def _computed(self, batch: Batch) -> list[Addresses]:
+        halves = _halves(self.of_batch(batch, torch.float32))
+        batch.memo["rope halves", self._parameters] = halves  # lives as long as it
+        return [
+            (cosines.data_ptr(), sines.data_ptr()) for cosines, sines in zip(*halves, strict=True)
+        ]
+
     def tables(self, positions: Tensor, dtype: torch.dtype) -> RopeTables:
         """Tables in `dtype` for [B, L] int64 positions; angles are computed in float32."""
         angles = positions[..., None, None] * self._frequencies
@@ -83,3 +102,10 @@ class Rope:
         if self._cos_factor != 1.0:
             cos.mul_(self._cos_factor)
         return RopeTables(cos.to(dtype), sin.to(dtype))
+
+
+def _halves(tables: RopeTables) -> Halves:
+    """Without what repeats: [B, L, d / 2], contiguous, the sines without their sign."""
+    half = tables.cos.shape[-1] // 2
+    cosines, sines = tables.cos[..., 0, :half], tables.sin[..., 0, half:]
+    return cosines.contiguous(), sines.contiguous()

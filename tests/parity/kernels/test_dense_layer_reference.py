@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fixtures.layer_operands import HIDDEN, empty_rows, family_layer, rounded_product, turns_of
 from fixtures.native_kernels import native_library
-from forerun.kernels.dense_layer.native import NativeLayers, Place
-from forerun.kernels.dense_layer.reference import Product, dense_layer, exact_product
+from forerun.kernels.dense_layer.native import NativeLayers
+from forerun.kernels.dense_layer.reference import Place, Product, dense_layer, exact_product
 from forerun.kernels.operands import LayerOperands
 
 FAMILIES = ["llama", "qwen3", "gemma3"]
@@ -52,8 +52,11 @@ def in_cpp(layer: LayerOperands, dtype: torch.dtype, width: int) -> Answer:
     stream, rows = tokens(), empty_rows(layer, DEAD + LENGTH + 3, dtype)
     for at in places(width):
         here = slice(at.first_row - DEAD, at.first_row - DEAD + at.width)
-        turns = turns_of(layer, at.first_position + here.start, at.width)
-        kernels.layers[0].prepare(stream[here], turns, rows, at)
+        cosines, sines = turns_of(layer, at.first_position + here.start, at.width)
+        kernels.enter(stream[here], at.width, [(cosines.data_ptr(), sines.data_ptr())])
+        kernels.layers[0].place(
+            *rows, first_row=at.first_row, live=at.live, first_position=at.first_position
+        )
         kernels.run(0, 1)
     return stream, *rows
 

@@ -4,6 +4,7 @@ import logging
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from weakref import ref
 
 import pytest
 import torch
@@ -175,6 +176,43 @@ def test_a_restored_cache_gives_the_bits_it_gave(tmp_path: Path, family: Family)
     assert torch.equal(step(model, caches, TOKENS[at : at + 9], at), first)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_conversations_may_take_turns(tmp_path: Path, family: Family) -> None:
+    """01 CTR law 8: layers remember where a cache's rows are, and notice another's or a new one.
+
+    What they remember keeps no buffer alive.
+    """
+    model = quantised(tmp_path, family).load()
+    whole, other = logits(model, TOKENS[:40]), logits(model, TOKENS[40:])
+    one, two = fresh(model), fresh(model)
+    for place in range(20):
+        assert torch.equal(step(model, one, TOKENS[place : place + 1], place)[0], whole[place])
+        here = slice(40 + place, 41 + place)
+        assert torch.equal(step(model, two, TOKENS[here], place)[0], other[place])
+    buffers = []
+    for cache in one:
+        assert isinstance(cache, AttentionCache)
+        buffers.append(ref(cache.begin_write(1).keys))
+        cache.end_write(0)
+        cache.free()
+    step(model, two, TOKENS[60:61], 20)
+    assert all(buffer() is None for buffer in buffers)
+    assert torch.equal(step(model, one, TOKENS[:1], 0)[0], whole[0])
+
+
+@torch.inference_mode()
+def test_a_step_shows_taps_in_the_middle(tmp_path: Path) -> None:
+    """03 EGL-3: the streams of single tokens are those of the whole, bit for bit."""
+    model = quantised(tmp_path, "gemma3").load()
+    assert isinstance(model, TappedModel)
+    model.tap([1, 3, 2])
+    whole = model.forward(Batch.of(TOKENS[:12], 0, CPU), None).conditioning
+    caches = fresh(model)
+    for place in range(12):
+        batch = Batch.of(TOKENS[place : place + 1], place, CPU)
+        assert torch.equal(model.forward(batch, caches).conditioning, whole[:, place : place + 1])
+
+
 def padded(rows: Sequence[Sequence[int]], starts: tuple[int, ...], **fields: object) -> Batch:
     width = max(len(row) for row in rows)
     ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
@@ -277,10 +315,10 @@ def test_a_forward_that_breaks_off_leaves_no_write_open(
     caches = fresh(model)
     step(model, caches, TOKENS[:20], 0)
 
-    def breaking(*_: object) -> None:
+    def breaking(*_: object, **__: object) -> None:
         raise MemoryError
 
-    for broken in (NativeLayers.run, NativeLayer.prepare):
+    for broken in (NativeLayers.run, NativeLayer.place):
         with monkeypatch.context() as patch:
             patch.setattr(f"forerun.kernels.dense_layer.native.{broken.__qualname__}", breaking)
             with pytest.raises(MemoryError):

@@ -70,5 +70,5 @@ def test_kernels_allocate_nothing() -> None:
     found = json.loads(run_counted(f"ISAS = {ISAS!r}\n{CALLS}"))
     assert set(found) == {f"{isa} {threads}" for isa in ISAS for threads in (1, 3)}
     for calls in found.values():
-        assert {name for name, _ in calls} == {"fr_layer", "fr_linear", "fr_head"}
+        assert {name for name, _ in calls} == {"fr_layers", "fr_linear", "fr_head"}
         assert [call for call in calls if call[1]] == []

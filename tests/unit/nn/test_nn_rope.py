@@ -1,6 +1,7 @@
 """Rope parameters out of a config, tables of a batch, rotation."""
 
 from collections.abc import Mapping
+from ctypes import c_float
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from forerun.base.errors import LoadError
 from forerun.contract.batch import Batch
 from forerun.nn.rope import Rope, RopeParameters, from_config
 from forerun.nn.rope_parameters import Linear, Llama3, Yarn
+from forerun.nn.rope_rows import AT_ONCE, POSITIONS
 
 CPU = torch.device("cpu")
 PLAIN = RopeParameters("default", 8, 100.0)
@@ -82,6 +84,56 @@ def test_layers_of_a_forward_share_one_table() -> None:
     other = RopeParameters("default", 8, 200.0)
     assert not torch.equal(Rope(other, CPU).of_batch(batch, torch.float32).cos, first.cos)
     assert Rope(PLAIN, CPU).of_batch(batch, torch.bfloat16).cos.dtype == torch.bfloat16
+
+
+def read(address: int, count: int) -> Tensor:
+    """What stands there, as a kernel reads it: float32 [count]."""
+    return torch.frombuffer((c_float * count).from_address(address), dtype=torch.float32).clone()
+
+
+YARN = Yarn(4.0, 100.0, 1.5, beta_fast=32.0, beta_slow=1.0, truncate=True)
+KEPT = [
+    PLAIN,
+    RopeParameters("default", 64, 1e6),
+    RopeParameters("linear", 96, 1e4, Linear(8.0)),
+    RopeParameters("llama3", 128, 5e5, Llama3(8.0, 1.0, 4.0, 8192.0)),
+    RopeParameters("yarn", 8, 100.0, YARN),
+]
+
+
+@pytest.mark.parametrize("parameters", KEPT)
+def test_kept_rows_are_the_computed_ones(parameters: RopeParameters) -> None:
+    """ROP-2: bit for bit, wherever a batch starts, and beyond what is kept, too."""
+    rope, half = Rope(parameters, CPU), parameters.dim // 2
+    ends = (AT_ONCE - 1, AT_ONCE, 3 * AT_ONCE + 7, POSITIONS)
+    for start in (0, 5, *ends, 17, 1_000_000):
+        for width in (1, 2, 9):
+            batch = Batch.of([0] * width, start, CPU)
+            ((cosines, sines),) = rope.addresses(batch)
+            want = Rope(parameters, CPU).tables(batch.positions(), torch.float32)
+            cos, sin = want.cos[0, :, 0, :half], want.sin[0, :, 0, half:]
+            assert torch.equal(read(cosines, width * half), cos.flatten()), (start, width)
+            assert torch.equal(read(sines, width * half), sin.flatten()), (start, width)
+
+
+def test_kept_rows_stay_where_they_are() -> None:
+    """A step may hold an address; and rows may be first asked for in any mode of gradients."""
+    rope = Rope(PLAIN, CPU)
+    with torch.inference_mode():
+        first = rope.addresses(Batch.of([1], 3, CPU))
+    rope.addresses(Batch.of([1], POSITIONS - 1, CPU))
+    assert rope.addresses(Batch.of([1], 3, CPU)) == first
+
+
+def test_every_row_of_a_batch_has_rows_of_its_own() -> None:
+    """CON-8: padded or not, and where one of them is beyond what is kept."""
+    rope = Rope(PLAIN, CPU)
+    for starts in ((5, 0), (5, 2 * POSITIONS)):
+        offsets, valid = torch.tensor(starts), torch.tensor((3, 1))
+        batch = Batch(torch.zeros(2, 3, dtype=torch.int64), starts, (3, 1), offsets, valid)
+        for (cosines, _), start in zip(rope.addresses(batch), starts, strict=True):
+            alone = Rope(PLAIN, CPU).tables(torch.tensor([[start]]), torch.float32)
+            assert torch.equal(read(cosines, 4), alone.cos[0, 0, 0, :4])
 
 
 NEWER: Mapping[str, object] = {"rope_theta": 7.0, "partial_rotary_factor": 0.5}

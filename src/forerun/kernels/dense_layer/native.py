@@ -6,14 +6,15 @@ nothing but the row, its position and its history: neither on the rows beside it
 a history came to be, so that chunks of any size give equal bits.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from ctypes import addressof, sizeof
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from forerun.kernels.native import library
-from forerun.kernels.native.library import FrLayer, FrLinear, FrStep
+from forerun.kernels.native.library import FrLayer, FrLinear, FrPass, FrStep, Library
 from forerun.kernels.native.packed import PackedLinear, unsupported
 from forerun.kernels.native.scratch import Scratch
 from forerun.kernels.operands import LayerOperands
@@ -43,26 +44,11 @@ def why_not(layer: LayerOperands, dtype: torch.dtype) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where new rows go, and what they see of the buffers: plain integers."""
-
-    width: int  # new rows
-    first_row: int  # of the buffers
-    live: int  # rows of the history, which end with the new ones
-    first_position: int  # of the first of them
-
-
 class NativeLayer:
     """Holds the repacked weights; those it was made of are not kept."""
 
-    def __init__(
-        self, layer: LayerOperands, dtype: torch.dtype, threads: int, scratch: Scratch
-    ) -> None:
-        """scratch: may be shared by all layers that one thread runs"""
-        loaded = library.load()
-        assert loaded is not None, library.why_not()
-        self._library, self._team, self._scratch = loaded, loaded.team(threads), scratch
+    def __init__(self, layer: LayerOperands, loaded: Library, step: FrStep) -> None:
+        """step: of the next runs, which `place` fills"""
         packed = [PackedLinear(loaded, part.weight, part.bias) for part in layer.linears]
         norms = {
             name: None if factors is None else factors.contiguous()
@@ -78,7 +64,7 @@ class NativeLayer:
         assert all(norm is None or norm.dtype == torch.float32 for norm in norms.values())
         self._kept = (packed, norms)  # the struct has their addresses
         *qkv, output, gate, up, down = (part.struct for part in packed)
-        self._struct = FrLayer(
+        self.struct = FrLayer(
             qkv=(FrLinear * 3)(*qkv),
             output=output,
             gate=gate,
@@ -95,32 +81,26 @@ class NativeLayer:
             window=layer.window or 0,
             **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
         )
-        assert loaded.layer_supported(self._struct)
-        self._step = FrStep(bfloat16=int(dtype == torch.bfloat16))
-        self.call = (self._struct, self._step)
-        self._widest = 0
+        assert loaded.layer_supported(self.struct)
+        self._step = step
+        self._keys: Callable[[], Tensor | None] = _nothing  # those whose addresses the step has
+        self._values: Callable[[], Tensor | None] = _nothing
 
-    def prepare(
-        self, stream: Tensor, turns: tuple[Tensor, Tensor], rows: tuple[Tensor, Tensor], at: Place
+    def place(
+        self, keys: Tensor, values: Tensor, *, first_row: int, live: int, first_position: int
     ) -> None:
-        """Say what the next run is over; all of it is kept alive by the caller until then.
+        """Say where the next run writes and what it sees; the caller keeps both alive until then.
 
-        stream  [width or more, hidden] float32, contiguous: the new rows, which are replaced
-        turns   cosines and sines [width or more, head_dim / 2] float32, contiguous
-        rows    keys and values [kv_heads, capacity, head_dim], the last two dimensions contiguous:
-                the new ones are written
-
-        All of them may have a leading dimension of 1.
+        keys, values    [kv_heads, capacity, head_dim], the last two dimensions contiguous; there
+                        may be a leading dimension of 1. The new rows are written
+        first_row       where the first new row goes
+        live            rows of the history, which end with the new ones
+        first_position  of the first of them
         """
-        if at.width > self._widest:
-            self._make_room(at.width)
-        step, (cosines, sines), (keys, values) = self._step, turns, rows
-        step.stream = stream.data_ptr()
-        step.cosines, step.sines = cosines.data_ptr(), sines.data_ptr()
-        step.keys, step.values = keys.data_ptr(), values.data_ptr()
-        step.key_stride, step.value_stride = keys.stride(-3), values.stride(-3)
-        step.width, step.first_row = at.width, at.first_row
-        step.live, step.first_position = at.live, at.first_position
+        if self._keys() is not keys or self._values() is not values:
+            self._find(keys, values)
+        step = self._step
+        step.first_row, step.live, step.first_position = first_row, live, first_position
 
     @property
     def nbytes(self) -> int:
@@ -128,9 +108,13 @@ class NativeLayer:
         held = sum(norm.nbytes for norm in norms.values() if norm is not None)
         return held + sum(part.nbytes for part in packed)
 
-    def _make_room(self, width: int) -> None:
-        self._scratch.reserve(self._library.layer_scratch(self._struct, width, self._team.threads))
-        self._widest = width
+    def _find(self, keys: Tensor, values: Tensor) -> None:
+        """A tensor keeps its address, and those of a cache are the same at most steps."""
+        step = self._step
+        step.keys, step.values = keys.data_ptr(), values.data_ptr()
+        step.key_stride, step.value_stride = keys.stride(-3), values.stride(-3)
+        # the buffers of a cache that was freed shall go
+        self._keys, self._values = ref(keys), ref(values)
 
 
 class NativeLayers:
@@ -139,13 +123,52 @@ class NativeLayers:
     def __init__(self, layers: Sequence[LayerOperands], dtype: torch.dtype, threads: int) -> None:
         loaded = library.load()
         assert loaded is not None, library.why_not()
-        self._team, self._scratch = loaded.team(threads), Scratch()
-        self.layers = [NativeLayer(layer, dtype, threads, self._scratch) for layer in layers]
-        self._calls = [layer.call for layer in self.layers]
+        self._library, self._team, self._scratch = loaded, loaded.team(threads), Scratch()
+        self._passes = [FrPass() for _ in range(1 + max(layer.rope for layer in layers))]
+        bfloat16 = int(dtype == torch.bfloat16)
+        self._steps = (FrStep * len(layers))(
+            *(FrStep(addressof(self._passes[layer.rope]), bfloat16=bfloat16) for layer in layers)
+        )
+        self.layers = [
+            NativeLayer(layer, loaded, step)
+            for layer, step in zip(layers, self._steps, strict=True)
+        ]
+        self._structs = (FrLayer * len(layers))(*(layer.struct for layer in self.layers))
+        self._widest = 0
+
+    def enter(self, stream: Tensor, width: int, turns: Sequence[tuple[int, int]]) -> None:
+        """Say which rows pass in the next runs; the caller keeps all of it alive until then.
+
+        stream  [width or more, hidden] float32, contiguous, and replaced; there may be a leading
+                dimension of 1
+        turns   of each rope, the addresses of cosines and sines [width or more, head_dim / 2]
+                float32
+        """
+        if width > self._widest:
+            self._make_room(width)
+        address = stream.data_ptr()
+        for each, (cosines, sines) in zip(self._passes, turns, strict=True):
+            each.stream, each.cosines, each.sines = address, cosines, sines
+            each.width = width
 
     def run(self, first: int, end: int) -> None:
-        """Layers `[first, end)` as prepared.
+        """Layers `[first, end)`, each where it was placed.
 
         One call for many: what Python does between two layers, it does with caches full of weights.
         """
-        self._team.layers(self._calls[first:end], self._scratch.address)
+        self._team.layers(
+            addressof(self._structs) + first * sizeof(FrLayer),
+            addressof(self._steps) + first * sizeof(FrStep),
+            end - first,
+            self._scratch.address,
+        )
+
+    def _make_room(self, width: int) -> None:
+        threads = self._team.threads
+        for layer in self.layers:
+            self._scratch.reserve(self._library.layer_scratch(layer.struct, width, threads))
+        self._widest = width
+
+
+def _nothing() -> None:
+    """What a reference to a tensor answers before there was one."""

@@ -5,17 +5,27 @@ buffers, and nothing else is.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.kernels.dense_layer.native import Place
 from forerun.kernels.dequantise.reference import dequantise
 from forerun.kernels.operands import BiasedLinear, LayerOperands
 from forerun.kernels.rms_norm.reference import rms_norm
 
 Product = Callable[[BiasedLinear, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where new rows go, and what they see of the buffers."""
+
+    width: int  # new rows
+    first_row: int  # of the buffers
+    live: int  # rows of the history, which end with the new ones
+    first_position: int  # of the first of them
 
 
 def exact_product(part: BiasedLinear, x: Tensor) -> Tensor:

@@ -31,17 +31,22 @@ struct FrLayer {
     int32_t window;      // positions that a query sees, itself included; 0: all before it
 };
 
-// One forward of a layer: the rows that pass through it, and the history that they see.
+// The rows of one forward, the same for all layers that turn by the same angles.
+struct FrPass {
+    float* stream;                 // [width, hidden], replaced by each layer's output
+    const float *cosines, *sines;  // [width, head_dim / 2]
+    int32_t width;
+};
+
+// What a layer does with the rows that pass: where they go, and the history that they see.
 struct FrStep {
-    float* stream;                     // [width, hidden], replaced by the layer's output
-    const float *cosines, *sines;      // [width, head_dim / 2]
+    const FrPass* rows;
     void *keys, *values;               // [kv_heads, capacity, head_dim]
     int64_t key_stride, value_stride;  // elements from one head to the next
     int32_t bfloat16;                  // 1: keys and values are bfloat16, 0: float32
-    int32_t width;
-    int32_t first_row;       // where the first new row goes, of `capacity`
-    int32_t live;            // rows of the history that end with the new ones
-    int32_t first_position;  // of the first live row
+    int32_t first_row;                 // where the first new row goes, of `capacity`
+    int32_t live;                      // rows of the history that end with the new ones
+    int32_t first_position;            // of the first live row
 };
 
 // The final norm and the output head.
@@ -81,7 +86,9 @@ void fr_linear(FrTeam* team, const FrLinear* parts, int32_t count, const float* 
 
 int32_t fr_layer_supported(const FrLayer* layer);
 int64_t fr_layer_scratch(const FrLayer* layer, int32_t width, int32_t threads);
-void fr_layer(FrTeam* team, const FrLayer* layer, const FrStep* step, void* scratch);
+// `count` layers one after the other, as many steps. scratch: what the neediest of them takes.
+void fr_layers(FrTeam* team, const FrLayer* layers, const FrStep* steps, int32_t count,
+               void* scratch);
 
 // logits [width, rows] or null; the `top` largest of each row by value, then by smaller id, into
 // ids and values [width, top]. Where there are fewer numbers than that, ids are -1.

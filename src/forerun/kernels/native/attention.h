@@ -22,7 +22,8 @@ struct History {
         return most_of(reach, step.first_position);
     }
     int64_t index(int position) const {
-        return int64_t(step.first_row) + step.width - step.live + position - step.first_position;
+        const int64_t end = int64_t(step.first_row) + step.rows->width;
+        return end - step.live + position - step.first_position;
     }
 };
 

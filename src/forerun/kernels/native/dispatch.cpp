@@ -137,9 +137,16 @@ int64_t fr_layer_scratch(const FrLayer* layer, int32_t width, int32_t threads) {
     return memory.bytes();
 }
 
-void fr_layer(FrTeam* team, const FrLayer* layer, const FrStep* step, void* scratch) {
-    const forerun::LayerCall call{layer, step, scratch};
-    in_every_member(team, [&](Team& all, int member) { team->kernels.layer(all, member, call); });
+void fr_layers(FrTeam* team, const FrLayer* layers, const FrStep* steps, int32_t count,
+               void* scratch) {
+    // One job for all spares a start and an end for each. Layers of many rows take long enough to
+    // have a job each, between which a team that has lost its cores is noticed.
+    const int together = count && steps->rows->width > kNarrow ? 1 : count;
+    for (int first = 0; first < count; first += together) {
+        const forerun::LayersCall call{layers + first, steps + first, together, scratch};
+        in_every_member(
+            team, [&](Team& all, int member) { team->kernels.layers(all, member, call); });
+    }
 }
 
 int64_t fr_head_scratch(int32_t columns, int32_t width, int32_t top, int32_t threads) {

@@ -27,8 +27,10 @@ void run_linear(forerun::Team& team, int member, const forerun::LinearCall& call
     }
 }
 
-void run_layer(forerun::Team& team, int member, const forerun::LayerCall& call) {
-    LayerPass(team, member, *call.layer, *call.step, call.scratch).run();
+// Each layer ends with a barrier, as each of its phases does.
+void run_layers(forerun::Team& team, int member, const forerun::LayersCall& call) {
+    for (int at = 0; at < call.count; ++at)
+        LayerPass(team, member, call.layers[at], call.steps[at], call.scratch).run();
 }
 
 void run_head(forerun::Team& team, int member, const forerun::HeadCall& call) {

@@ -14,16 +14,17 @@ public:
           members_(team.active()),
           layer_(layer),
           step_(step),
+          pass_(*step.rows),
           columns_(layer.heads * layer.head_dim),
           qkv_columns_((layer.heads + 2 * layer.kv_heads) * layer.head_dim) {
         Memory memory(scratch);
-        at_ = divide(memory, layer, step.width, member, members_);
+        at_ = divide(memory, layer, pass_.width, member, members_);
     }
 
     void run() {
-        for (first_ = 0; first_ < step_.width; first_ += kChunk) {
-            rows_ = least(step_.width - first_, kChunk);
-            stream_ = step_.stream + int64_t(first_) * layer_.hidden;
+        for (first_ = 0; first_ < pass_.width; first_ += kChunk) {
+            rows_ = least(pass_.width - first_, kChunk);
+            stream_ = pass_.stream + int64_t(first_) * layer_.hidden;
             attention();
             mlp();
         }
@@ -135,8 +136,8 @@ private:
 
     void rotate(float* x, int row, float factor) const {
         const int half = layer_.head_dim / 2;
-        const float* cosines = step_.cosines + int64_t(first_ + row) * half;
-        const float* sines = step_.sines + int64_t(first_ + row) * half;
+        const float* cosines = pass_.cosines + int64_t(first_ + row) * half;
+        const float* sines = pass_.sines + int64_t(first_ + row) * half;
         const Floats scale = splat(factor);
         for (int i = 0; i < half; i += kLanes) {
             const Floats a = load(x + i), b = load(x + half + i);
@@ -157,7 +158,7 @@ private:
     }
 
     void attend() {
-        const int end = step_.first_position + step_.live - step_.width + first_ + rows_;
+        const int end = step_.first_position + step_.live - pass_.width + first_ + rows_;
         const History history{layer_, step_, at_.qkv, qkv_columns_, end - rows_};
         const int tile = item_rows(layer_), tiles = divided_up(rows_, tile);
         const int blocks = (end - 1) / kBlock + 1 - first_block(history, 0);
@@ -206,6 +207,7 @@ private:
     const int member_, members_;
     const FrLayer& layer_;
     const FrStep& step_;
+    const FrPass& pass_;
     const int columns_, qkv_columns_;
     LayerMemory at_;
     int first_ = 0, rows_ = 0;  // the chunk

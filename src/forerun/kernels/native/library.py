@@ -6,7 +6,6 @@ layout that `abi.h` states. Sizes are not checked on the other side.
 
 import os
 import threading
-from collections.abc import Sequence
 from ctypes import (
     CDLL,
     POINTER,
@@ -72,19 +71,27 @@ class FrLayer(Structure):
     )
 
 
-class FrStep(Structure):
-    """The rows that pass through a layer, and the history that they see."""
+class FrPass(Structure):
+    """The rows of one forward, the same for all layers that turn by the same angles."""
 
     _fields_ = (
-        ("stream", c_void_p),  # float32 [width, hidden], replaced by the layer's output
+        ("stream", c_void_p),  # float32 [width, hidden], replaced by each layer's output
         ("cosines", c_void_p),  # float32 [width, head_dim / 2]
         ("sines", c_void_p),
+        ("width", c_int32),
+    )
+
+
+class FrStep(Structure):
+    """What a layer does with the rows that pass: where they go, and the history that they see."""
+
+    _fields_ = (
+        ("rows", c_void_p),  # an FrPass
         ("keys", c_void_p),  # [kv_heads, capacity, head_dim]
         ("values", c_void_p),
         ("key_stride", c_int64),  # elements from one head to the next
         ("value_stride", c_int64),
         ("bfloat16", c_int32),  # 1: keys and values are bfloat16, 0: float32
-        ("width", c_int32),
         ("first_row", c_int32),  # where the first new row goes, of `capacity`
         ("live", c_int32),  # rows of the history that end with the new ones
         ("first_position", c_int32),  # of the first live row
@@ -128,20 +135,15 @@ class Team:
         with self._turn:
             self._functions.fr_linear(self._made(), parts, len(parts), x, width, y, scratch)
 
-    def layer(self, layer: FrLayer, step: FrStep, scratch: int) -> None:
-        """Writes the new rows of keys and values, and replaces the stream.
+    def layers(self, layers: int, steps: int, count: int, scratch: int) -> None:
+        """Each writes its new rows of keys and values, and replaces the stream.
 
-        `scratch`: `layer_scratch` bytes for the step's width and this team's threads.
+        layers, steps  arrays of `count` FrLayer and FrStep
+        scratch        the most of what `layer_scratch` says of them, for the width of the steps
+                       and this team's threads
         """
         with self._turn:
-            self._functions.fr_layer(self._made(), layer, step, scratch)
-
-    def layers(self, calls: Sequence[tuple[FrLayer, FrStep]], scratch: int) -> None:
-        """Layers one after the other, with as little between them as Python can do."""
-        with self._turn:
-            team, run = self._made(), self._functions.fr_layer
-            for layer, step in calls:
-                run(team, layer, step, scratch)
+            self._functions.fr_layers(self._made(), layers, steps, count, scratch)
 
     def head(
         self,
@@ -304,7 +306,7 @@ def _declared(functions: CDLL) -> CDLL:
     declare("fr_linear", None, pointer, linear, number, pointer, number, pointer, pointer)
     declare("fr_layer_supported", number, layer)
     declare("fr_layer_scratch", size, layer, number, number)
-    declare("fr_layer", None, pointer, layer, POINTER(FrStep), pointer)
+    declare("fr_layers", None, pointer, pointer, pointer, number, pointer)
     declare("fr_head_scratch", size, *[number] * 4)
     outputs = (pointer, number, pointer, pointer, pointer)
     declare("fr_head", None, pointer, head, pointer, number, *outputs)

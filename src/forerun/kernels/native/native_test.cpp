@@ -87,33 +87,34 @@ public:
                 shape_.window};
     }
 
-    // The stream of `length` rows that pass in forwards of `width`.
-    std::vector<float> run(FrTeam* team, const std::vector<float>& input, int length,
-                           int width) const {
+    // The stream of `length` rows that pass in forwards of `width` through this layer three times,
+    // by calls for `together` of them.
+    std::vector<float> run(FrTeam* team, const std::vector<float>& input, int length, int width,
+                           int together) const {
         const FrLayer layer = this->layer();
+        const std::vector<FrLayer> layers(kLayers, layer);
         const int element = shape_.bfloat16 ? 2 : 4, half = shape_.dim / 2;
         std::vector<float> stream = input, cosines(length * half, 0.8f), sines(length * half, 0.6f);
         const int64_t bytes = int64_t(shape_.kv_heads) * length * shape_.dim * element;
-        std::vector<uint8_t> keys(bytes, 0xff), values(bytes, 0xff);
+        std::vector<uint8_t> keys[kLayers], values[kLayers];
+        for (int i = 0; i < kLayers; ++i) keys[i].resize(bytes, 0xff), values[i] = keys[i];
         for (int at = 0; at < length; at += width) {
             const int rows = length - at < width ? length - at : width;
             std::vector<uint8_t> scratch(fr_layer_scratch(&layer, rows, fr_team_threads(team)));
-            const FrStep step = {&stream[int64_t(at) * shape_.hidden],
-                                 &cosines[at * half],
-                                 &sines[at * half],
-                                 keys.data(),
-                                 values.data(),
-                                 int64_t(length) * shape_.dim,
-                                 int64_t(length) * shape_.dim,
-                                 shape_.bfloat16,
-                                 rows,
-                                 at,
-                                 at + rows,
-                                 5};
-            fr_layer(team, &layer, &step, scratch.data());
+            const FrPass pass = {&stream[int64_t(at) * shape_.hidden], &cosines[at * half],
+                                 &sines[at * half], rows};
+            std::vector<FrStep> steps;
+            for (int i = 0; i < kLayers; ++i)
+                steps.push_back({&pass, keys[i].data(), values[i].data(),
+                                 int64_t(length) * shape_.dim, int64_t(length) * shape_.dim,
+                                 shape_.bfloat16, at, at + rows, 5});
+            for (int i = 0; i < kLayers; i += together)
+                fr_layers(team, &layers[i], &steps[i], together, scratch.data());
         }
         return stream;
     }
+
+    static constexpr int kLayers = 3;
 
 private:
     Shape shape_;
@@ -174,9 +175,11 @@ void test_layer(const char* isa, const Shape& shape) {
     const int length = 270;
     const std::vector<float> input = floats(int64_t(length) * shape.hidden);
     const Team alone(fr_team_new(1, isa, 1)), team(fr_team_new(3, isa, 1));
-    const std::vector<float> whole = layer.run(alone.get(), input, length, length);
+    const std::vector<float> whole = layer.run(alone.get(), input, length, length, 1);
     for (int width : {1, 2, 7, 16, 100})
-        check(same(layer.run(team.get(), input, length, width), whole.data()), "layer", isa, width);
+        for (int together : {1, Layer::kLayers})
+            check(same(layer.run(team.get(), input, length, width, together), whole.data()),
+                  "layers", isa, width);
 }
 
 }  // namespace

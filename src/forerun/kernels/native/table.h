@@ -14,9 +14,10 @@ struct LinearCall {
     void* scratch;
 };
 
-struct LayerCall {
-    const FrLayer* layer;
-    const FrStep* step;
+struct LayersCall {
+    const FrLayer* layers;
+    const FrStep* steps;
+    int32_t count;
     void* scratch;
 };
 
@@ -35,7 +36,7 @@ struct HeadCall {
 struct Kernels {
     const char* isa;
     void (*linear)(Team& team, int member, const LinearCall& call);
-    void (*layer)(Team& team, int member, const LayerCall& call);
+    void (*layers)(Team& team, int member, const LayersCall& call);
     void (*head)(Team& team, int member, const HeadCall& call);
 };
 

@@ -1,27 +1,21 @@
-"""The real quantised SmolLM2 on the native layers: bits, quality and memory."""
+"""The real quantised SmolLM2 on the native layers: bits and quality."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from fixtures.checkpoints import CPU
 from fixtures.smollm2 import models_folder, smollm2
 from fixtures.toy import ListSink
-from forerun.base.units import MIB
 from forerun.contract.batch import Batch
 from forerun.contract.model import TargetModel
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
-from forerun.engine.memory import anonymous_bytes, cache_bytes
 from forerun.kernels.select import KernelChoice
 from forerun.models.load import load_model
 from forerun.nn.placement import Placement
@@ -36,7 +30,6 @@ TEXT = Path(__file__).parents[3] / "README.md"
 POSITIONS = 256
 MOST_DIVERGENCE = 0.005  # mean KL of the float32 values' distributions from ours
 ANSWER = 40  # tokens
-LONG = 8000
 QUESTION = "<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -121,66 +114,3 @@ def test_one_team_computes(stored: StoredModel) -> None:
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
-
-
-MEMORY = """
-import gc, json, sys
-from pathlib import Path
-import torch
-from fixtures.smollm2 import smollm2
-from forerun.kernels.select import KernelChoice
-from forerun.models.load import load_model
-from forerun.nn.placement import Placement
-
-def anonymous():
-    status = Path("/proc/self/status").read_text()
-    return 1024 * int(status.split("RssAnon:")[1].split()[0])
-
-stored = smollm2()
-placement = Placement(torch.bfloat16, torch.device("cpu"), KernelChoice(threads=2))
-config, files = stored.json("config.json"), [stored.file(layer) for layer in stored.tensors]
-before = anonymous()
-model = load_model(config, files, placement)
-gc.collect()
-assert model.facts.own_threads
-print(json.dumps(anonymous() - before))
-"""
-
-
-def test_weights_are_in_memory_once(stored: StoredModel) -> None:
-    """LOD-6: repacked weights and little else; what they were made of stays in its file."""
-    environment = {"PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1"}
-    environment["FORERUN_TEST_MODELS"] = str(models_folder())
-    command = [sys.executable, "-c", MEMORY]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) <= 1.15 * stored_bytes(stored)
-
-
-def stored_bytes(stored: StoredModel) -> int:
-    """Of all tensors, which are what the packed ones hold too."""
-    total = 0
-    for layer in stored.tensors:
-        with safe_open(stored.file(layer), "pt") as file:
-            total += sum(file.get_tensor(name).nbytes for name in file.keys())  # noqa: SIM118
-    return total
-
-
-@pytest.mark.slow
-def test_a_long_answer_allocates_nothing(native: TargetModel) -> None:
-    """03 MEM-1 (plain), LOD-6: over 8,000 tokens memory grows by the rows written and no more."""
-    engine = assemble(native, LONG + 64)
-    prompt = tuple(range(100, 120))
-
-    def ask(tokens: int) -> None:
-        sink = ListSink()
-        options = SamplingOptions(temperature=0.0)
-        with torch.inference_mode():
-            generate(engine, Job(prompt, frozenset(), options, tokens, sink, sink.cancelled))
-        assert len(sink.tokens) == tokens
-
-    ask(200)
-    memory, held = anonymous_bytes(), cache_bytes(engine)
-    ask(LONG)
-    written = cache_bytes(engine) - held
-    assert written > 0
-    assert anonymous_bytes() - memory < written + 8 * MIB

@@ -49,7 +49,6 @@ struct FrHead {
     const float* norm;  // null: the rows are normed already
     FrLinear weight;
     float epsilon;
-    int32_t fine;  // 1: rows keep sixteen bits instead of eight, for twice the products
 };
 
 struct FrTeam;

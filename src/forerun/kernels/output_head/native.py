@@ -29,7 +29,7 @@ class NativeHead:
         self._library, self._team = loaded, loaded.team(threads)
         self._weight, self._scratch = PackedLinear(loaded, weight), Scratch()
         self._columns, self._rows = weight.in_features, weight.out_features
-        self._struct = FrHead(weight=self._weight.struct, fine=1)
+        self._struct = FrHead(weight=self._weight.struct)
         self._widest = 0
 
     def __call__(self, x: Tensor) -> Tensor:

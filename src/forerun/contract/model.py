@@ -119,6 +119,29 @@ class SharedTables(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The largest logits of some rows, from the largest down; of equal ones the smaller id first.
+
+    Where a row of the logits holds too few numbers, which NaN are not, ids are -1 at its end.
+    """
+
+    values: Tensor  # [rows, count] fp32
+    ids: Tensor  # [rows, count] int64
+
+
+@runtime_checkable
+class RankedLogits(Protocol):
+    """A target that can tell the largest logits without writing all of them."""
+
+    def best(self, hidden: Tensor, count: int) -> Best | None:
+        """The `count` largest of `unembed(hidden)`, bit for bit, for hidden states [rows, H].
+
+        None: this model cannot, or all of them cost no more.
+        """
+        ...
+
+
 @runtime_checkable
 class MediaModel(Protocol):
     """A target that also takes images or audio."""

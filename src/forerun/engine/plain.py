@@ -7,10 +7,11 @@ read that token, so that an asynchronous device never waits for the host.
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from forerun.contract.batch import Batch
 from forerun.contract.decoder import Run, TokenLogprob
-from forerun.contract.model import Forward
+from forerun.contract.model import Forward, RankedLogits
 from forerun.engine.follower import Follower
 from forerun.engine.loaded import LoadedModel
 from forerun.sampling.sampler import NoAllowedTokenError, Sampled
@@ -33,6 +34,7 @@ class PlainDecoder:
         self._known: int | None = prompt[-1]  # that token, once the host knows it
         self._written: Forward | None = None  # its forward, once there was one
         self._device = loaded.model.facts.device
+        self._ranked = loaded.model if isinstance(loaded.model, RankedLogits) else None
         self._current = torch.tensor(prompt[-1:], dtype=torch.int64, device=self._device)
         self._position = len(prompt) - 1  # where the current token will be written
         self._in_flight: _Drawn | None = None  # drawn and not handed out
@@ -86,12 +88,22 @@ class PlainDecoder:
         batch = Batch.of(self._current, self._position, self._device)
         forward = self._written = loaded.model.forward(batch, loaded.caches)
         self._tell()
-        logits = loaded.model.unembed(forward.hidden[:, -1])
         self._position += 1
-        sampled = loaded.sampler.sample([self._slot], logits, [self._position])
+        sampled = self._sampled(forward.hidden[:, -1])
         self._current = sampled.tokens
         options = loaded.sampler.options(self._slot)
         return _Drawn(sampled, options.top_logprobs if options.logprobs else None)
+
+    def _sampled(self, hidden: Tensor) -> Sampled:
+        """The token for the current position, from no more logits than decide it."""
+        model, sampler = self._loaded.model, self._loaded.sampler
+        slots, positions = [self._slot], [self._position]
+        count = None if self._ranked is None else sampler.deciding(self._slot)
+        if self._ranked is not None and count is not None:
+            best = self._ranked.best(hidden, count)
+            if best is not None:
+                return sampler.sample_best(slots, best, positions)
+        return sampler.sample(slots, model.unembed(hidden), positions)
 
 
 class _Drawn:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -30,12 +31,35 @@ class AffineWeight:
     def group(self) -> int:
         return self.in_features // self.scale.shape[1]
 
+    @property
+    def device(self) -> torch.device:
+        return self.words.device
+
+
+@dataclass(frozen=True, slots=True)
+class RepackedWeight:
+    """An affine weight in the layout of the C++ kernels: `native/linear.h` states it."""
+
+    data: Tensor  # uint8, contiguous
+    out_features: int
+    in_features: int
+    group: int
+    bits: int  # 4 or 8
+    wide_terms: bool  # scales and zero terms are float32; else half precision
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.device
+
+
+Affine = AffineWeight | RepackedWeight
+
 
 @dataclass(frozen=True, slots=True)
 class BiasedLinear:
     """`x @ weight.T + bias`."""
 
-    weight: AffineWeight
+    weight: Affine
     bias: Tensor | None  # [out]
 
 

@@ -5,12 +5,12 @@ a fast path may keep the weight in a layout of its own. C++ comes first, then wh
 then the reference. An operation that spans whole layers takes the weights of their parts and
 answers with kernels, or with None and the reason in the log.
 
-Where C++ serves, it serves all layers and the head, since the threads of its team and those of
-PyTorch would take each other's time.
+Where C++ serves, it serves all layers and the head, or most of the linears that layers are made of
+and not a few, since the threads of its team and those of PyTorch would take each other's time.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol
 
@@ -20,7 +20,9 @@ from torch import Tensor
 from forerun.base.logs import logger
 from forerun.kernels.dense_layer import native as native_layer
 from forerun.kernels.dense_layer.native import NativeLayer, NativeLayers, Place
+from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine import torch_int4
+from forerun.kernels.linear_affine.native import NativeLinear
 from forerun.kernels.linear_affine.reference import ReferenceLinear
 from forerun.kernels.operands import AffineWeight, LayerOperands
 from forerun.kernels.output_head import native as native_head
@@ -37,6 +39,7 @@ __all__ = [
     "Place",
     "RmsNormKernel",
     "affine_linear",
+    "beside",
     "dense_layers",
     "output_head",
     "refused_layers",
@@ -52,6 +55,7 @@ class KernelChoice:
 
     cpu_kernels: bool = True  # False: references only
     threads: int = 1  # of the team that runs the C++ kernels
+    own_threads: bool = True  # that team may serve; False beside work on PyTorch's threads
 
 
 class LinearKernel(Protocol):
@@ -74,17 +78,41 @@ class RmsNormKernel(Protocol):
 
 
 def affine_linear(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
-    """The kernel for products of `dtype` activations with `weight`."""
-    reason = _refused(weight.words, choice) or torch_int4.why_not(weight, dtype)
+    """The kernel for products of `dtype` activations with `weight`.
+
+    C++ takes half of the time of PyTorch's product for one row, and a third for 8 or 512.
+    """
+    slow = _not_native(weight, dtype, choice)
+    if slow is None:
+        return NativeLinear(weight, choice.threads)
+    reason = _refused(weight.device, choice) or torch_int4.why_not(weight, dtype)
     if reason is None:
+        _log_once(f"int{weight.bits} linear runs on PyTorch's packed product", slow)
         return torch_int4.TorchInt4Linear(weight, dtype)
-    _log_once(f"int{weight.bits} linear dequantises its weight for each call", reason)
+    reasons = slow if reason == slow else f"{slow}; {reason}"
+    _log_once(f"int{weight.bits} linear dequantises its weight for each call", reasons)
     return ReferenceLinear(weight)
+
+
+def beside(
+    weights: Iterable[tuple[AffineWeight | None, int]], dtype: torch.dtype, choice: KernelChoice
+) -> KernelChoice:
+    """`choice` for the separate linears of one model: in C++ if it can serve most of their bytes.
+
+    weights  each with its bytes; None for a dense one
+    """
+    native = others = 0
+    for weight, nbytes in weights:
+        if weight is not None and _not_native(weight, dtype, choice) is None:
+            native += nbytes
+        else:
+            others += nbytes
+    return replace(choice, own_threads=native > others)
 
 
 def output_head(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
     """The kernel for a head behind layers of `dense_layers`, whose stream is of `dtype`."""
-    reason = _refused(weight.words, choice) or native_head.why_not(weight)
+    reason = _refused(weight.device, choice) or native_head.why_not(weight)
     if reason is None:
         return NativeHead(weight, choice.threads)
     _log_once("the output head is a linear like others", reason)
@@ -112,7 +140,7 @@ def _reasons(
 ) -> Iterator[str]:
     """Why each layer that the kernel cannot serve is refused."""
     for layer in layers:
-        reason = _refused(layer.output.weight.words, choice) or native_layer.why_not(layer, dtype)
+        reason = _refused(layer.output.weight.device, choice) or native_layer.why_not(layer, dtype)
         if reason is not None:
             yield reason
 
@@ -124,18 +152,26 @@ def rms_norm(
 
     uniform  a row's bits do not depend on how many rows there are
     """
-    reason = _refused(weight, choice) or layer_norm_form.why_not(weight)
+    device = None if weight is None else weight.device
+    reason = _refused(device, choice) or layer_norm_form.why_not(weight)
     if reason is None:
         return layer_norm_form.LayerNormForm(weight, eps, uniform=uniform)
     _log_once("norms run as separate operations", reason)
     return ReferenceRmsNorm(weight, eps)
 
 
-def _refused(weight: Tensor | None, choice: KernelChoice) -> str | None:
+def _not_native(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> str | None:
+    """Why C++ does not serve a linear; None if it does."""
+    if not choice.own_threads:
+        return "most weights beside it run on PyTorch's threads"
+    return _refused(weight.device, choice) or native_linear.why_not(weight, dtype)
+
+
+def _refused(device: torch.device | None, choice: KernelChoice) -> str | None:
     if not choice.cpu_kernels:
         return "CPU kernels are switched off"
-    if weight is not None and weight.device.type != "cpu":
-        return f"weights are on {weight.device.type}"
+    if device is not None and device.type != "cpu":
+        return f"weights are on {device.type}"
     return None
 
 

@@ -18,7 +18,7 @@ from forerun.cache.rotating import RotatingCache
 from forerun.cache.rows import RowShape
 from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache
-from forerun.contract.model import CacheOptions, Caches, DraftModel, Forward, ModelFacts
+from forerun.contract.model import Best, CacheOptions, Caches, DraftModel, Forward, ModelFacts
 from forerun.models.projection import Projection
 from forerun.nn import attention as nn_attention
 from forerun.nn.dense_layer import Heads, Streams
@@ -132,14 +132,14 @@ class Stack(Held, Protocol):
 
     @property
     def own_threads(self) -> bool:
-        """Whether the layers run on threads that are not torch's."""
+        """Whether the products of the layers run on threads that are not torch's."""
         ...
 
     def __call__(
         self,
         x: Tensor,
         batch: Batch,
-        tables: Sequence[RopeTables],
+        ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
         taps: Sequence[int],
     ) -> tuple[Tensor, Streams]:
@@ -153,19 +153,22 @@ class Stack(Held, Protocol):
 class Blocks:
     """A stack of separate operations."""
 
-    def __init__(self, blocks: Sequence[Block], dtype: torch.dtype) -> None:
-        self.layers, self.stream, self.own_threads = tuple(blocks), dtype, False
+    def __init__(
+        self, blocks: Sequence[Block], dtype: torch.dtype, *, own_threads: bool = False
+    ) -> None:
+        self.layers, self.stream, self.own_threads = tuple(blocks), dtype, own_threads
 
     def __call__(
         self,
         x: Tensor,
         batch: Batch,
-        tables: Sequence[RopeTables],
+        ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
         taps: Sequence[int],
     ) -> tuple[Tensor, Streams]:
         if caches is None:
             caches = (None,) * len(self.layers)
+        tables = tuple(rope.of_batch(batch, self.stream) for rope in ropes)
         streams: Streams = {}
         for index, (block, cache) in enumerate(zip(self.layers, caches, strict=True)):
             if index in taps:
@@ -288,8 +291,7 @@ class DenseModel:
         x = parts.embedding(batch.input_ids).to(stack.stream)
         if parts.embedding_scale != 1.0:
             x = x.mul_(parts.embedding_scale)
-        tables = tuple(rope.of_batch(batch, stack.stream) for rope in parts.ropes)
-        x, streams = stack(x, batch, tables, caches, self._taps)
+        x, streams = stack(x, batch, parts.ropes, caches, self._taps)
         hidden = parts.norm(x)
         if not self._taps:
             return Forward(hidden, hidden)
@@ -300,6 +302,10 @@ class DenseModel:
         logits = self.raw_logits(hidden)
         cap = self._parts.softcap
         return logits if cap is None else (logits / cap).tanh_().mul_(cap)
+
+    def best(self, hidden: Tensor, count: int) -> Best | None:
+        """As `RankedLogits` says. A softcap makes equals of logits that differ."""
+        return None if self._parts.softcap is not None else self._parts.head.best(hidden, count)
 
     def embed(self, ids: Tensor) -> Tensor:
         """Rows of the table; of gemma3 too before the factor sqrt(hidden_size)."""

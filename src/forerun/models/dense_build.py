@@ -186,7 +186,10 @@ class DenseBuilder:
         fused = fused_layers(layers, placement.dtype, placement.kernels)
         stack: Stack
         if fused is None:
-            stack = Blocks([self._block(layer) for layer in layers], placement.dtype)
+            self.weights.settle(linear for layer in layers for linear in layer.linears)
+            own_threads = self.weights.placement.kernels.own_threads
+            blocks = [self._block(layer) for layer in layers]
+            stack = Blocks(blocks, placement.dtype, own_threads=own_threads)
         else:
             stack = fused
         embedding, unembedding = self._embedding_and_head(head, stack)

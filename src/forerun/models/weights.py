@@ -6,7 +6,7 @@ that memory peaks at the model plus the largest fold (05 LOD-4, LIN-12).
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -107,6 +107,10 @@ class Weights:
             linears.append(self._linear(joined.weight, joined.bias))
             del joined
         return linears[0] if len(linears) == 1 else SideBySide(linears)
+
+    def settle(self, linears: Iterable[LinearWeights]) -> None:
+        """Choose for `linears`, not fused with anything else, and for what is made after them."""
+        self.placement = self.placement.settled(linears)
 
     def embedding(self, path: str, rows: int, width: int, dtype: torch.dtype) -> Embedding:
         """The token table. dtype: of its vectors where it is quantised."""

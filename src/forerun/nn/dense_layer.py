@@ -26,7 +26,7 @@ from forerun.kernels.select import (
 )
 from forerun.nn.linear import LinearWeights
 from forerun.nn.norm import RMSNorm
-from forerun.nn.rope import RopeTables
+from forerun.nn.rope import Rope, RopeTables
 from forerun.quant.packed import PackedWeight
 
 Pair = tuple[Tensor, Tensor]  # cosines and sines [B, L, head_dim / 2], or keys and values
@@ -83,6 +83,10 @@ class LayerWeights:
     gate_up: list[LinearWeights]
     down: list[LinearWeights]
 
+    @property
+    def linears(self) -> Sequence[LinearWeights]:
+        return (*self.qkv, *self.output, *self.gate_up, *self.down)
+
 
 def fused_layers(
     layers: Sequence[LayerWeights], dtype: torch.dtype, kernels: KernelChoice
@@ -119,12 +123,12 @@ class FusedLayers:
         self,
         x: Tensor,
         batch: Batch,
-        tables: Sequence[RopeTables],
+        ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
         taps: Sequence[int] = (),
     ) -> tuple[Tensor, Streams]:
         """`x` [B, L, hidden] float32, contiguous: changed, and returned."""
-        halves = [_halves(table) for table in tables]
+        halves = [_halves(rope.of_batch(batch, self.stream)) for rope in ropes]
         turns = [halves[layer.rope] for layer in self.layers]
         if caches is None:
             return x, self._one_by_one(x, batch, turns, None, taps)
@@ -276,7 +280,7 @@ def _row(pair: Pair, row: int) -> Pair:
 
 def _operands(layer: LayerWeights) -> LayerOperands | None:
     """None where a weight is not quantised."""
-    picked = (*layer.qkv, *layer.output, *layer.gate_up, *layer.down)
+    picked = layer.linears
     linears = [
         BiasedLinear(part.weight.folded(), part.bias)
         for part in picked

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.contract.model import Best
 from forerun.kernels.select import (
     KernelChoice,
     LinearKernel,
@@ -58,6 +59,9 @@ class Linear:
             choose = output_head if fused else affine_linear
             self._product = choose(weight.data, given, kernels or KernelChoice())
             self._global_scale = weight.global_scale
+        self._native_head: NativeHead | None = None  # where what it answers is the whole product
+        if isinstance(self._product, NativeHead) and self._global_scale is None:
+            self._native_head = self._product
         repacked = self._product.nbytes
         self._weight_bytes = repacked if repacked or shared else weight.nbytes
         self._bias_bytes = 0 if bias is None else bias.nbytes
@@ -69,13 +73,20 @@ class Linear:
             out = torch.mul(out, self._global_scale, out=out)  # rounds once, whatever the dtypes
         return out if self._bias is None else out.add_(self._bias)
 
+    def best(self, x: Tensor, count: int) -> Best | None:
+        """The `count` largest of each row of the product with x [rows, in], without the others.
+
+        None where the kernel has no fast way to them, or they are not yet what is returned.
+        """
+        head = self._native_head
+        if head is None or self._bias is not None or self.dtype != torch.float32:
+            return None
+        return Best(*head.best(x, count)) if count <= head.most_best else None
+
     @property
     def table(self) -> Callable[[Tensor], Tensor] | None:
         """Makes rows [n, in] in float32 of int64 ids [n], where the kernel holds them as values."""
-        product = self._product
-        if isinstance(product, NativeHead) and self._global_scale is None:
-            return product.rows
-        return None
+        return None if self._native_head is None else self._native_head.rows
 
     @property
     def nbytes(self) -> int:

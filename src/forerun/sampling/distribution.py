@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from forerun.sampling import host_row
+from forerun.sampling.host_row import MOST_COLUMNS, NO_TOKEN
 from forerun.sampling.noise import gumbel
 
 NO_MASS = 1e-9  # a residual below this is rounding, not probability (03 RND-7)
-NO_TOKEN = -1  # what a row without any probability draws (ORD-9)
 _COMPARED_AT_ONCE = 1 << 16  # up to so many pairs, comparing all of them beats sorting
 
 
@@ -121,6 +122,9 @@ class Distribution:
         The argmax of log-probability plus Gumbel noise; equal ones go to the smaller id.
         `torch.multinomial` raises on a row without mass, on CUDA for good (ORD-6).
         """
+        if self.ids is not None and self.probs.shape[-1] <= MOST_COLUMNS and _on_host(self.probs):
+            rows = zip(self.probs.tolist(), self.ids.tolist(), keys.tolist(), strict=True)
+            return torch.tensor([host_row.draw(*row) for row in rows], dtype=torch.int64)
         probs, ids = (self.probs, self.ids) if self.ids is not None else self._as_columns()
         if probs.shape[-1] == 0:
             return keys.new_full((len(self),), NO_TOKEN)
@@ -130,12 +134,16 @@ class Distribution:
 
     def _as_columns(self) -> tuple[Tensor, Tensor]:
         """Probabilities and ids to draw from; noise costs much more than finding what needs it."""
-        if self.probs.device.type != "cpu":  # elsewhere the count of columns is not known in time
+        if not _on_host(self.probs):  # elsewhere the count of columns is not known in time
             columns = torch.arange(self.probs.shape[-1], device=self.probs.device)
             return self.probs, columns.expand_as(self.probs)
         columns = (self.probs > 0).any(0).nonzero().squeeze(-1)
         probs = self.probs[:, columns]
         return probs, columns.expand_as(probs)
+
+
+def _on_host(values: Tensor) -> bool:
+    return values.device.type == "cpu"
 
 
 def first_best(score: Tensor, ids: Tensor | None) -> Tensor:

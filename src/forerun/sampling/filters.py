@@ -3,16 +3,11 @@
 import torch
 from torch import Tensor
 
-from forerun.sampling.distribution import (
-    NO_TOKEN,
-    Distribution,
-    accumulator,
-    first_best,
-    row_sum,
-)
+from forerun.sampling import host_row
+from forerun.sampling.distribution import Distribution, accumulator, first_best, row_sum
+from forerun.sampling.host_row import LEAST_SUM, MOST_COLUMNS, NO_TOKEN
 from forerun.sampling.options import SamplingOptions
 
-_LEAST_SUM = 1e-20  # ORD-5
 _BLOCK = 128  # neighbours that their maximum stands for in a first look
 _SUM_ERROR = 1e-5  # of a normalised fp32 row, on the safe side
 
@@ -26,25 +21,34 @@ def filtered(scores: Tensor, options: SamplingOptions, ids: Tensor | None = None
     """
     if options.greedy:
         return _point_mass(scores, ids)
-    columns = None
-    if 0 < options.top_k < scores.shape[-1]:
-        scores, columns = top_k(scores, options.top_k)
+    if not 0 < options.top_k < scores.shape[-1]:
+        probs = _cut(scores, options)
+        return Distribution(probs, None if ids is None else ids.expand_as(probs))
+    scores, columns = top_k(scores, options.top_k)
+    if scores.device.type == "cpu" and options.top_k <= MOST_COLUMNS:
+        rows = [host_row.cut(row, options) for row in scores.tolist()]
+        probs = torch.tensor(rows, dtype=torch.float32).view(scores.shape)
+    else:
+        probs = _cut(scores, options)
+    return Distribution(probs, columns if ids is None else ids[columns])
+
+
+def _cut(scores: Tensor, options: SamplingOptions) -> Tensor:
+    """Probabilities after everything behind top-k, in the columns of `scores`."""
     probs = softmax(scores, options.temperature)
     if options.top_p < 1:
         probs = top_p(probs, options.top_p)
     if options.min_p > 0:
         probs = min_p(probs, options.min_p)
-    probs = normalise(probs)
-    if ids is None:
-        return Distribution(probs, columns)
-    return Distribution(probs, ids.expand_as(probs) if columns is None else ids[columns])
+    return normalise(probs)
 
 
 def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of each row and their columns, [rows, count] each, in any order.
+    """The `count` largest of each row and their columns, [rows, count] each.
 
     Of equal scores, which are common in half precision, those in smaller columns stay. A CPU
-    finds the few that reach a bound and sorts those, in less time than `topk` takes.
+    finds the few that reach a bound and sorts those, in less time than `topk` takes; its rows
+    descend, of equal scores the smaller column first.
     """
     if scores.device.type == "cpu":
         columns = _contenders(scores, count)
@@ -53,7 +57,11 @@ def top_k(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
             return values[:, :count], columns[order[:, :count]]
     values, columns = scores.topk(count)
     columns, order = columns.sort(dim=-1)
-    return values.gather(-1, order), columns
+    values = values.gather(-1, order)
+    if scores.device.type != "cpu":
+        return values, columns
+    values, order = values.sort(dim=-1, descending=True, stable=True)
+    return values, columns.gather(-1, order)
 
 
 def _contenders(scores: Tensor, count: int) -> Tensor:
@@ -87,7 +95,7 @@ def softmax(scores: Tensor, temperature: float) -> Tensor:
 
 
 def normalise(weights: Tensor) -> Tensor:
-    return weights / row_sum(weights).clamp_min_(_LEAST_SUM)
+    return weights / row_sum(weights).clamp_min_(LEAST_SUM)
 
 
 def top_p(probs: Tensor, limit: float) -> Tensor:

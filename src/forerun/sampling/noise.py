@@ -14,7 +14,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 _MODULUS = 2**64
-_LARGEST_UNIFORM = 1 - 2**-24  # the largest fp32 below 1
+LARGEST_UNIFORM = 1 - 2**-24  # the largest fp32 below 1
 
 
 class Purpose(IntEnum):
@@ -40,6 +40,11 @@ def draw_key(key: int, position: int, purpose: Purpose) -> int:
     return _signed(_mix(key + _GOLDEN * (purpose + 1)))
 
 
+def host_hash(key: int, token: int) -> int:
+    """What `hashes` makes of one token, as an unsigned integer. `key` is of `draw_key`."""
+    return _mix(key + _GOLDEN * (token + 1))
+
+
 def hashes(keys: Tensor, ids: Tensor) -> Tensor:
     """64 random bits for every token of every row, as int64.
 
@@ -56,7 +61,7 @@ def uniform(keys: Tensor, ids: Tensor) -> Tensor:
     """Floats strictly between 0 and 1, [rows, n] fp32; arguments as in `hashes`."""
     # 2 * (r >> 33) + 1 is the upper half of r with its lowest bit set.
     odd = _shifted(hashes(keys, ids), 32).bitwise_or_(1)
-    return odd.to(torch.float32).mul_(2**-32).clamp_max_(_LARGEST_UNIFORM)
+    return odd.to(torch.float32).mul_(2**-32).clamp_max_(LARGEST_UNIFORM)
 
 
 def gumbel(keys: Tensor, ids: Tensor) -> Tensor:

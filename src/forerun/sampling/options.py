@@ -107,6 +107,12 @@ class SamplingOptions:
         neutral = self.repeat_penalty == 1 and not self.presence_penalty
         return self.repeat_last_n != 0 and not (neutral and not self.frequency_penalty)
 
+    @property
+    def raises(self) -> bool:
+        """Whether a penalty can make a score larger than it was."""
+        negative = self.presence_penalty < 0 or self.frequency_penalty < 0
+        return self.penalised and (negative or self.repeat_penalty < 1)
+
     def normalised(self, *, vocab_size: int, context_length: int) -> "SamplingOptions":
         """The same request with special values resolved (OPT-5); normalising twice changes nothing.
 

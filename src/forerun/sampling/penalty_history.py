@@ -4,11 +4,14 @@ Token number t of a slot lies in column t % capacity of its row, so the matrix k
 step to step (concatenating and cutting it moved memory and changed captured shapes).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+_NO_TOKEN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,14 @@ class Window:
 
     ids: Tensor  # [rows, width] int64
     live: Tensor | None  # [rows, width] bool, False where a place holds no token; None: all do
+
+    def counts(self) -> list[Counter[int]]:
+        """How often each token occurs in each row. Waits for the device."""
+        rows = self.ids if self.live is None else self.ids.masked_fill(~self.live, _NO_TOKEN)
+        counts = [Counter(row) for row in rows.tolist()]
+        for row in counts:
+            row.pop(_NO_TOKEN, None)
+        return counts
 
 
 @dataclass(slots=True)
@@ -52,6 +63,16 @@ class PenaltyHistory:
             self.pool = None
         elif self.pool is not None:
             self.pool = torch.cat([self.pool[:row], self.pool[row + 1 :]])
+
+    def length(self, row: int) -> int:
+        """Tokens that a row's window holds."""
+        return self._rings[row].filled
+
+    def counts(self, row: int) -> Counter[int]:
+        """How often each token occurs among them. Waits for the device."""
+        if self.pool is None:
+            return Counter()
+        return Counter(self.pool[row, : self._rings[row].filled].tolist())
 
     def append(self, rows: Sequence[int], tokens: Tensor) -> None:
         """One token a row, [len(rows)] int64 on the device, in one scatter."""

@@ -2,6 +2,7 @@
 
 import math
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,14 +10,19 @@ import torch
 from torch import Tensor
 
 from forerun.base.errors import RequestError
+from forerun.contract.model import Best
+from forerun.sampling import host_row
 from forerun.sampling.distribution import Distribution, check_ids, first_best
 from forerun.sampling.filters import filtered
+from forerun.sampling.host_row import NO_TOKEN
 from forerun.sampling.logprobs import Logprobs, token_logprobs
 from forerun.sampling.noise import Purpose, draw_key, seed_key
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.penalties import penalise
 from forerun.sampling.penalty_history import PenaltyHistory, Window, to_device
 from forerun.sampling.token_mask import unpack_mask
+
+_LONGEST_COUNTED = 256  # places of a window; looking at more of them costs what it would save
 
 
 class NoAllowedTokenError(RequestError):
@@ -47,6 +53,7 @@ class _Slot:
     recipe: SamplingOptions
     key: int
     bias: _Bias | None
+    decisive: int | None  # scores after penalties that decide a draw; None: all
 
 
 class Sampler:
@@ -78,7 +85,8 @@ class Sampler:
         seed = options.seed if options.seeded else secrets.randbits(64)
         bias = self._bias(options) if options.logit_bias else None
         self._history.add(options.repeat_last_n, prior)
-        self._slots[slot] = _Slot(options, options.recipe(), seed_key(seed), bias)
+        decisive = host_row.deciding(options) if self.device.type == "cpu" else None
+        self._slots[slot] = _Slot(options, options.recipe(), seed_key(seed), bias, decisive)
         self._count_logprobs()
 
     def remove(self, slot: int) -> None:
@@ -113,11 +121,7 @@ class Sampler:
         On an accelerator only rows with a mask are looked at for it, since nothing else of ours can
         empty a row and looking makes the host wait.
         """
-        members = [self._slot(slot) for slot in slots]
-        assert len(members) == len(positions) == logits.shape[0], (
-            f"{len(slots)} slots, {len(positions)} positions, {logits.shape[0]} rows of logits"
-        )
-        assert len(set(slots)) == len(slots), f"a slot stands twice in {list(slots)}"
+        members = self._members(slots, positions, logits.shape[0])
         if not members:
             return Sampled(torch.empty(0, dtype=torch.int64, device=self.device), None)
         allowed = self._mask(allowed, logits)
@@ -129,8 +133,68 @@ class Sampler:
             mask = None if allowed is None else allowed[rows]
             parts.append(self._draw(slots[rows], logits[rows], positions[rows], mask))
         result = parts[0] if fused else _joined(parts)
-        self._history.append([self._row(slot) for slot in slots], result.tokens)
+        self._record(slots, result.tokens)
         return result
+
+    def deciding(self, slot: int, drafts: int = 0) -> int | None:
+        """How many of the largest logits decide the slot's next draw; None: all may.
+
+        drafts   tokens that the row may see behind the history (`distribution_best`)
+
+        One where the draw is greedy, else as many as top-k keeps, and one more for each different
+        token in the window of penalties that can only lower a score. Proof: of the k + d largest
+        logits at least k are of tokens outside a window of d. Their scores stay. Any logit beyond
+        comes behind these k (by value, then by id), and its score is no larger than it was; so it
+        stays behind them, and is not among the k best scores.
+        """
+        member = self._slot(slot)
+        if member.decisive is None or self._top_logprobs is not None:
+            return None
+        count, capacity = member.decisive, member.options.repeat_last_n
+        if capacity:
+            row = self._row(slot)
+            if self._history.length(row) > _LONGEST_COUNTED:
+                return None
+            count += drafts + len(self._history.counts(row))
+        return count if count < self.vocab_size else None
+
+    def sample_best(self, slots: Sequence[int], best: Best, positions: Sequence[int]) -> Sampled:
+        """`sample`, bit for bit, from the largest logits of each row; nothing is masked.
+
+        best   `deciding` of each slot, or more of them
+        """
+        ids = best.ids.tolist()
+        self._members(slots, positions, len(ids))
+        rows = zip(slots, positions, best.values.tolist(), ids, strict=True)
+        drawn = [self._drawn_from_best(*row) for row in rows]
+        if len(drawn) == 1:  # half of the time that `torch.tensor` takes
+            tokens = best.ids.new_full((1,), drawn[0])
+        else:
+            tokens = torch.tensor(drawn, dtype=torch.int64)
+        self._record(slots, tokens)
+        return Sampled(tokens, None)
+
+    def distribution_best(
+        self, slot: int, best: Best, drafts: Tensor | None = None
+    ) -> Distribution:
+        """`distribution`, bit for bit, from the largest logits of each row.
+
+        best   `deciding` of the slot for so many drafts, or more of them
+        """
+        depth, rows = 0 if drafts is None else drafts.shape[0], best.ids.shape[0]
+        assert drafts is None or rows <= depth + 1, f"{rows} rows see a chain of {depth} drafts"
+        options = self._slot(slot).options
+        window = self._chain(slot, drafts, rows) if options.penalised else None
+        counts = [Counter[int]()] * rows if window is None else window.counts()
+        self._check_enough(slot, best.ids.shape[1], max(map(len, counts), default=0))
+        made = [
+            host_row.distribution(scores, ids, seen, options)
+            for scores, ids, seen in zip(
+                best.values.tolist(), best.ids.tolist(), counts, strict=True
+            )
+        ]
+        probs = torch.tensor([probs for probs, _ in made], dtype=torch.float32)
+        return Distribution(probs, torch.tensor([ids for _, ids in made], dtype=torch.int64))
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Write tokens that were chosen elsewhere (accepted drafts and the one after them)."""
@@ -163,8 +227,7 @@ class Sampler:
         depth = 0 if drafts is None else drafts.shape[0]
         assert drafts is None or rows <= depth + 1, f"{rows} rows see a chain of {depth} drafts"
         scores = self._scores(member, logits, self._mask(allowed, logits, ids), ids)
-        chain = torch.empty(0, dtype=torch.int64, device=self.device) if drafts is None else drafts
-        window = self._history.chain(self._row(slot), chain, rows)
+        window = self._chain(slot, drafts, rows)
         return filtered(self._penalised(member, scores, window, ids), member.options, ids)
 
     def logprobs(
@@ -178,6 +241,18 @@ class Sampler:
             return None
         scores = self._scores(self._slot(slot), logits, self._mask(allowed, logits), None)
         return token_logprobs(scores, tokens, self._top_logprobs)
+
+    def _record(self, slots: Sequence[int], tokens: Tensor) -> None:
+        if self._history.pool is not None:
+            self._history.append([self._row(slot) for slot in slots], tokens)
+
+    def _members(self, slots: Sequence[int], positions: Sequence[int], rows: int) -> list[_Slot]:
+        members = [self._slot(slot) for slot in slots]
+        assert len(members) == len(positions) == rows, (
+            f"{len(slots)} slots, {len(positions)} positions, {rows} rows of logits"
+        )
+        assert len(set(slots)) == len(slots), f"a slot stands twice in {list(slots)}"
+        return members
 
     def _draw(
         self,
@@ -207,6 +282,33 @@ class Sampler:
         if self._top_logprobs is None:
             return Sampled(tokens, None)
         return Sampled(tokens, token_logprobs(scores, tokens, self._top_logprobs))
+
+    def _drawn_from_best(
+        self, slot: int, position: int, scores: list[float], ids: list[int]
+    ) -> int:
+        member = self._slots[slot]
+        capacity = member.options.repeat_last_n
+        counts = self._history.counts(self._row(slot)) if capacity else Counter[int]()
+        self._check_enough(slot, len(ids), len(counts))
+        _refuse_strange(slot, scores[0] if ids[-1] >= 0 else math.nan)
+        probs, ids = host_row.distribution(scores, ids, counts, member.options)
+        if len(ids) == 1:  # a point mass needs no noise (SED-5)
+            return ids[0] if probs[0] else NO_TOKEN
+        return host_row.draw(probs, ids, draw_key(member.key, position, Purpose.TARGET))
+
+    def _check_enough(self, slot: int, held: int, penalised: int) -> None:
+        """Whether so many logits decide where penalties look at so many tokens."""
+        count = self._slot(slot).decisive
+        reason = f"all logits of slot {slot} are needed"
+        assert count is not None, reason
+        assert self._top_logprobs is None, reason
+        count += penalised
+        assert count <= held, f"{count} logits of slot {slot} are needed, not {held}"
+
+    def _chain(self, slot: int, drafts: Tensor | None, rows: int) -> Window | None:
+        if drafts is None:
+            drafts = torch.empty(0, dtype=torch.int64, device=self.device)
+        return self._history.chain(self._row(slot), drafts, rows)
 
     def _scores(
         self, member: _Slot, logits: Tensor, allowed: Tensor | None, ids: Tensor | None
@@ -267,9 +369,14 @@ class Sampler:
 
 def _refuse_empty(slots: Sequence[int], scores: Tensor) -> None:
     for slot, best in zip(slots, scores.amax(-1).tolist(), strict=True):
-        if best == -math.inf:
-            raise NoAllowedTokenError(slot)
-        assert math.isfinite(best), f"the logits of slot {slot} hold {best}"
+        _refuse_strange(slot, best)
+
+
+def _refuse_strange(slot: int, best: float) -> None:
+    """`best`: the largest of the slot's scores."""
+    if best == -math.inf:
+        raise NoAllowedTokenError(slot)
+    assert math.isfinite(best), f"the logits of slot {slot} hold {best}"
 
 
 def _joined(parts: list[Sampled]) -> Sampled:

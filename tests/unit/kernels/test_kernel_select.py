@@ -6,14 +6,17 @@ import pytest
 import torch
 
 from fixtures.kernels_parity import random_affine
+from fixtures.native_kernels import native_library
 from forerun.kernels import select
+from forerun.kernels.linear_affine.native import NativeLinear
 from forerun.kernels.linear_affine.reference import ReferenceLinear
 from forerun.kernels.linear_affine.torch_int4 import TorchInt4Linear
 from forerun.kernels.rms_norm.layer_norm_form import LayerNormForm
 from forerun.kernels.rms_norm.reference import ReferenceRmsNorm
-from forerun.kernels.select import KernelChoice, affine_linear, rms_norm
+from forerun.kernels.select import KernelChoice, LinearKernel, affine_linear, beside, rms_norm
 
 OFF = KernelChoice(cpu_kernels=False)
+BESIDE_TORCH = KernelChoice(own_threads=False)
 
 
 @pytest.fixture(autouse=True)
@@ -21,35 +24,62 @@ def _fresh_log() -> None:
     select._log_once.cache_clear()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("bits", [4, 8])
-def test_a_cpu_with_bfloat16_activations_gets_the_packed_product(bits: int) -> None:
+def test_a_linear_on_a_cpu_is_served_in_cpp(bits: int, dtype: torch.dtype) -> None:
     """KER-1"""
+    native_library()
     weight = random_affine(16, 64, bits=bits, group=32)
-    assert isinstance(affine_linear(weight, torch.bfloat16, KernelChoice()), TorchInt4Linear)
+    assert isinstance(affine_linear(weight, dtype, KernelChoice()), NativeLinear)
+
+
+NOT_BESIDE, SWITCHED_OFF = "on PyTorch's threads", "CPU kernels are switched off"
 
 
 @pytest.mark.parametrize(
-    ("dtype", "choice", "group", "reason"),
+    ("dtype", "choice", "group", "serves", "reasons"),
     [
-        (torch.float32, KernelChoice(), 32, "torch.float32"),
-        (torch.bfloat16, OFF, 32, "switched off"),
-        (torch.bfloat16, KernelChoice(), 16, "groups of 16"),
+        (torch.bfloat16, BESIDE_TORCH, 32, TorchInt4Linear, [NOT_BESIDE]),
+        (torch.float32, BESIDE_TORCH, 32, ReferenceLinear, [NOT_BESIDE, "torch.float32"]),
+        (torch.float16, KernelChoice(), 32, ReferenceLinear, ["activations are torch.float16"]),
+        (torch.bfloat16, OFF, 32, ReferenceLinear, [f"call: {SWITCHED_OFF}"]),
+        (torch.bfloat16, KernelChoice(), 16, ReferenceLinear, ["groups of 16", "groups of 16 col"]),
     ],
 )
 def test_a_fast_path_not_taken_is_logged_once_with_the_reason(
     dtype: torch.dtype,
     choice: KernelChoice,
     group: int,
-    reason: str,
+    serves: type[LinearKernel],
+    reasons: list[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """KER-1"""
+    native_library()
     weight = random_affine(16, 64, bits=4, group=group)
     with caplog.at_level(logging.INFO, logger="forerun"):
         for _ in range(2):
-            assert isinstance(affine_linear(weight, dtype, choice), ReferenceLinear)
+            assert isinstance(affine_linear(weight, dtype, choice), serves)
     (record,) = caplog.records
-    assert reason in record.getMessage()
+    for reason in reasons:
+        assert reason in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("dense_bytes", "odd_bytes", "own"), [(0, 0, True), (50, 49, True), (100, 0, False)]
+)
+def test_separate_linears_are_served_in_cpp_where_it_can_serve_most_bytes(
+    dense_bytes: int, odd_bytes: int, own: bool
+) -> None:
+    """KER-1"""
+    native_library()
+    served = random_affine(16, 64, bits=4, group=32)
+    odd = random_affine(16, 64, bits=4, group=16)
+    weights = [(served, 100), (None, dense_bytes), (odd, odd_bytes)]
+    chosen = KernelChoice(threads=3)
+    assert beside(weights, torch.bfloat16, chosen) == KernelChoice(threads=3, own_threads=own)
+    assert not beside(weights, torch.bfloat16, OFF).own_threads
+    assert not beside([], torch.bfloat16, chosen).own_threads
 
 
 def test_weights_elsewhere_are_served_by_the_reference() -> None:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fixtures.checkpoints import (
+    CPU,
     edit_tensors,
     loaded,
     logits,
@@ -20,13 +21,16 @@ from fixtures.checkpoints import (
 from fixtures.tiny import tiny_folder
 from forerun.base.errors import LoadError
 from forerun.contract.model import SharedTables
+from forerun.kernels.select import KernelChoice
 from forerun.models.load import load_model
 from forerun.models.projection import fusable_runs
+from forerun.nn.placement import Placement
 from forerun.quant.formats import QuantFormat
 from forerun.quant.stored import packed_weight
 
 TOKENS = list(range(30))
 GROUP = 32
+EXACT = Placement(torch.float32, CPU, KernelChoice(cpu_kernels=False))
 TOLERANCE = 1e-5  # both sides are float32 sums over the same values
 
 # bits a weight is packed to, by what its name contains; the first match counts
@@ -97,7 +101,7 @@ def test_packed_weights_give_the_logits_of_their_values(
     they do not, biases included."""
     folder = tiny_folder(tmp_path / "dense", "llama", attention_bias=True, tie_word_embeddings=True)
     files = write_blobs(folder, tmp_path / "blobs", by_plan(PLANS[name]), zero_points=zero_points)
-    packed = load_model(read_config(folder), files, placement())
+    packed = load_model(read_config(folder), files, EXACT)
     dense = loaded(folder)
     assert relative_error(logits(packed, TOKENS), logits(dense, TOKENS)) <= TOLERANCE
     assert packed.facts.weight_bytes < dense.facts.weight_bytes
@@ -143,7 +147,7 @@ def test_global_scales_multiply_the_product(tmp_path: Path, suffix: str, scale: 
     files = write_blobs(folder, tmp_path / "blobs", by_plan({"_proj": 4}))
     name = "model.layers.1.self_attn.k_proj.weight"
     save_file({name + suffix: scale}, tmp_path / "scale.safetensors")
-    packed = load_model(read_config(folder), [*files, tmp_path / "scale.safetensors"], placement())
+    packed = load_model(read_config(folder), [*files, tmp_path / "scale.safetensors"], EXACT)
     edit_tensors(folder, lambda tensors: tensors | {name: tensors[name] * scale.reshape(-1, 1)})
     assert relative_error(logits(packed, TOKENS), logits(loaded(folder), TOKENS)) <= TOLERANCE
 

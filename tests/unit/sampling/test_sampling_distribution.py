@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forerun.sampling.distribution import NO_TOKEN, Distribution, first_best
+from forerun.sampling.distribution import Distribution, first_best
+from forerun.sampling.host_row import NO_TOKEN
 from forerun.sampling.noise import Purpose
 from forerun.sampling.options import SamplingOptions
 from unit.sampling.making import DEVICES, no_waiting, one_slot, words

@@ -6,14 +6,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.kernels.dequantise.reference import dequantise
-from forerun.kernels.operands import AffineWeight
+from forerun.kernels.operands import Affine
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceLinear:
     """`x @ w.T` with w rounded to the dtype of x: exact to float32 rounding in float32."""
 
-    weight: AffineWeight
+    weight: Affine
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out] in the dtype of `x`."""

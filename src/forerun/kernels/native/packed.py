@@ -4,58 +4,70 @@ import torch
 from torch import Tensor
 
 from forerun.kernels.native.library import FrLinear, Library
-from forerun.kernels.operands import AffineWeight
+from forerun.kernels.operands import Affine, AffineWeight, RepackedWeight
 
 ALIGNMENT = 64  # bytes, of a cache line
 
 
-def unsupported(library: Library, weight: AffineWeight) -> str | None:
+def unsupported(library: Library, weight: Affine) -> str | None:
     """The reason that a weight cannot be packed; None if it can."""
     columns, group, bits = weight.in_features, weight.group, weight.bits
-    if weight.words.device.type != "cpu":
-        return f"weights are on {weight.words.device}"
+    if weight.device.type != "cpu":
+        return f"weights are on {weight.device}"
     if not library.linear_supported(columns, group, bits):
         return f"there are int{bits} weights of {columns} columns in groups of {group}"
     return None
 
 
-class PackedLinear:
-    """A weight in the layout that the kernels read; what it was made from is not kept."""
+def repacked(loaded: Library, weight: AffineWeight) -> RepackedWeight:
+    """The weight in the layout that the kernels read; what it was made from is not kept."""
+    scales, zero_terms = _float32(weight.scale), None
+    if weight.bias is not None:
+        zero_terms = _float32(weight.bias)
+    wide = not (_is_half(scales) and (zero_terms is None or _is_half(zero_terms)))
+    shape = (weight.out_features, weight.in_features, weight.group, weight.bits)
+    data = _aligned(loaded.packed_bytes(*shape, wide_terms=wide))
+    made, words = RepackedWeight(data, *shape, wide), weight.words.contiguous()
+    loaded.pack(
+        words.data_ptr(),
+        scales.data_ptr(),
+        None if zero_terms is None else zero_terms.data_ptr(),
+        _struct(made, None),
+        data.data_ptr(),
+    )
+    return made
 
-    def __init__(self, loaded: Library, weight: AffineWeight, bias: Tensor | None = None) -> None:
+
+class PackedLinear:
+    """A weight in the layout that the kernels read, and its bias."""
+
+    def __init__(self, loaded: Library, weight: Affine, bias: Tensor | None = None) -> None:
         """bias: [out], added to the product; kept in float32."""
-        rows, columns, group, bits = (
-            *(weight.out_features, weight.in_features),
-            *(weight.group, weight.bits),
-        )
-        scales, zero_terms = _float32(weight.scale), None
-        if weight.bias is not None:
-            zero_terms = _float32(weight.bias)
-        wide = not (_is_half(scales) and (zero_terms is None or _is_half(zero_terms)))
-        size = loaded.packed_bytes(rows, columns, group, bits, wide_terms=wide)
-        self._packed = _aligned(size)
+        if isinstance(weight, AffineWeight):
+            weight = repacked(loaded, weight)
+        self.weight = weight
         self._bias = None if bias is None else _float32(bias)
-        self.struct = FrLinear(
-            packed=self._packed.data_ptr(),
-            bias=None if self._bias is None else self._bias.data_ptr(),
-            rows=rows,
-            columns=columns,
-            group=group,
-            bits=bits,
-            wide_terms=int(wide),
-        )
-        words = weight.words.contiguous()
-        loaded.pack(
-            words.data_ptr(),
-            scales.data_ptr(),
-            None if zero_terms is None else zero_terms.data_ptr(),
-            self.struct,
-            self._packed.data_ptr(),
-        )
+        self.struct = _struct(weight, self._bias)
+        wide, shape = weight.wide_terms, (weight.out_features, weight.in_features)
+        size = loaded.packed_bytes(*shape, weight.group, weight.bits, wide_terms=wide)
+        assert weight.data.is_contiguous(), "the kernels read one stream of bytes"
+        assert weight.data.nbytes == size, f"{weight.data.nbytes} bytes instead of {size}"
 
     @property
     def nbytes(self) -> int:
-        return self._packed.nbytes + (0 if self._bias is None else self._bias.nbytes)
+        return self.weight.data.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+
+def _struct(weight: RepackedWeight, bias: Tensor | None) -> FrLinear:
+    return FrLinear(
+        packed=weight.data.data_ptr(),
+        bias=None if bias is None else bias.data_ptr(),
+        rows=weight.out_features,
+        columns=weight.in_features,
+        group=weight.group,
+        bits=weight.bits,
+        wide_terms=int(weight.wide_terms),
+    )
 
 
 def _float32(terms: Tensor) -> Tensor:

@@ -1,0 +1,91 @@
+"""A decoder layer of gated MLP and causal attention in plain torch: what one C++ call means.
+
+Computed in float32 over dequantised weights; keys and values are rounded to the dtype of their
+buffers, and nothing else is.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from forerun.kernels.dense_layer.native import Place
+from forerun.kernels.dequantise.reference import dequantise
+from forerun.kernels.operands import BiasedLinear, LayerOperands
+from forerun.kernels.rms_norm.reference import rms_norm
+
+Product = Callable[[BiasedLinear, Tensor], Tensor]
+
+
+def exact_product(part: BiasedLinear, x: Tensor) -> Tensor:
+    """[n, in] to [n, out]."""
+    bias = None if part.bias is None else part.bias.float()
+    return functional.linear(x, dequantise(part.weight, torch.float32), bias)
+
+
+def dense_layer(
+    layer: LayerOperands,
+    stream: Tensor,
+    turns: tuple[Tensor, Tensor],
+    rows: tuple[Tensor, Tensor],
+    at: Place,
+    *,
+    product: Product = exact_product,
+) -> None:
+    """Write the new rows of keys and values, and replace the stream by what leaves the layer.
+
+    stream  [width, hidden] float32
+    turns   cosines and sines [width, head_dim / 2] float32
+    rows    keys and values [kv_heads, capacity, head_dim]
+    """
+    queries, *new = _projected(layer, stream, turns, product)
+    end = at.first_row + at.width
+    for buffer, written in zip(rows, new, strict=True):
+        buffer[:, at.first_row : end] = written.transpose(0, 1).to(buffer.dtype)
+    keys, values = (buffer[:, end - at.live : end].float() for buffer in rows)
+    attended = product(layer.output, _attended(layer, queries, keys, values))
+    stream += _outer_norm(layer, layer.attended_norm, attended)
+    into = rms_norm(stream, layer.mlp_norm, layer.epsilon)
+    gate, up = product(layer.gate, into), product(layer.up, into)
+    tanh = layer.activation == "gelu_pytorch_tanh"
+    activated = functional.gelu(gate, approximate="tanh") if tanh else functional.silu(gate)
+    stream += _outer_norm(layer, layer.output_norm, product(layer.down, activated * up))
+
+
+def _projected(
+    layer: LayerOperands, stream: Tensor, turns: tuple[Tensor, Tensor], product: Product
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [width, heads, head_dim], normed and turned as the family does."""
+    into = rms_norm(stream, layer.input_norm, layer.epsilon)
+    joined = torch.cat([product(part, into) for part in layer.qkv], -1)
+    heads = joined.view(joined.shape[0], -1, layer.head_dim)
+    parts = (layer.heads, layer.kv_heads, layer.kv_heads)
+    queries, keys, values = heads.split_with_sizes(parts, 1)
+    if layer.query_norm is not None:
+        queries = rms_norm(queries, layer.query_norm, layer.epsilon)
+    if layer.key_norm is not None:
+        keys = rms_norm(keys, layer.key_norm, layer.epsilon)
+    return _turned(queries, turns), _turned(keys, turns), values
+
+
+def _turned(heads: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
+    """Pair (i, i + d/2) turns by one angle; see `rope.reference`."""
+    cosines, sines = (part[:, None] for part in turns)
+    low, high = heads.chunk(2, -1)
+    return torch.cat((low * cosines - high * sines, high * cosines + low * sines), -1)
+
+
+def _attended(layer: LayerOperands, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """[width, heads * head_dim]; the last of the live keys is that of the last query."""
+    width, live = queries.shape[0], keys.shape[1]
+    grouped = queries.view(width, layer.kv_heads, -1, layer.head_dim)
+    scores = torch.einsum("qhgd,hkd->hgqk", grouped, keys) * layer.attention_scale
+    behind = torch.arange(live - width, live)[:, None] - torch.arange(live)
+    seen = (behind >= 0) & (behind < (layer.window or live))
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    return torch.einsum("hgqk,hkd->qhgd", weights, values).flatten(1)
+
+
+def _outer_norm(layer: LayerOperands, norm: Tensor | None, added: Tensor) -> Tensor:
+    return added if norm is None else rms_norm(added, norm, layer.epsilon)

@@ -29,9 +29,9 @@ def test_a_layer_is_its_meaning_in_float64(name: str, bfloat16: bool) -> None:
     y, *_ = run_layer(team(2), layer, x, 300, bfloat16=bfloat16)
     want = layer_reference(layer, x, bfloat16=bfloat16)
     error = np.abs(y - want) / np.abs(want).max()
-    # int8 codes at ties, and bfloat16 rows, may fall to the other side
-    assert error.max() < 2e-2
-    assert error.mean() < 1e-3
+    # codes and bfloat16 rows at ties may fall to the other side
+    assert error.max() < (1e-3 if bfloat16 else 2e-4)
+    assert error.mean() < 5e-5
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -1,7 +1,7 @@
 """A decoder layer in one C++ call: a team of threads goes through it without coming back.
 
-The residual stream is float32. Activations of products are rounded to eight bits, in groups of 32
-columns; keys and values to the dtype of their buffers. Weights are exact. A row's result depends on
+The residual stream is float32. Activations of products are rounded to sixteen bits, with one scale
+a row; keys and values to the dtype of their buffers. Weights are exact. A row's result depends on
 nothing but the row, its position and its history: neither on the rows beside it nor on how
 a history came to be, so that chunks of any size give equal bits.
 """

@@ -1,7 +1,7 @@
 """The product with one affine weight in C++, for layers that do not run as one call.
 
-Activations are rounded in groups of 32 columns, the weight's codes and terms are exact, and sums
-are float32 in one order: a row's bits depend neither on the rows beside it nor on the number of
+Activations are rounded to sixteen bits a row, the weight's codes and terms are exact, and sums are
+float32 in one order: a row's bits depend neither on the rows beside it nor on the number of
 threads.
 """
 

@@ -54,7 +54,6 @@ struct FrHead {
     const float* norm;  // null: the rows are normed already
     FrLinear weight;
     float epsilon;
-    int32_t fine;  // 1: rows keep sixteen bits instead of eight, for twice the products
 };
 
 struct FrTeam;

@@ -15,17 +15,6 @@ struct HeadJob {
     int top;
 };
 
-// Leaves of x what its codes do not stand for.
-inline void take_rest(const Quantised& coded, int row, float* x) {
-    const int8_t* codes = coded.codes_of(row);
-    const float* terms = coded.terms_of(row);
-    for (int sub = 0; sub < coded.subs(); ++sub, x += kSub) {
-        for (int i = 0; i < kSub; ++i) x[i] -= terms[0] * float(codes[i]);
-        codes += kTile * kSub;
-        terms += 2 * kTile;
-    }
-}
-
 inline void quantise_rows(const HeadJob& job, const HeadMemory& at, int first, Share rows) {
     const int columns = job.head.weight.columns;
     for (int row = rows.first; row < rows.end; ++row) {
@@ -35,17 +24,7 @@ inline void quantise_rows(const HeadJob& job, const HeadMemory& at, int first, S
         else
             std::memcpy(at.row, x, columns * sizeof(float));
         quantise(at.row, at.x, row);
-        if (!job.head.fine) continue;
-        take_rest(at.x, row, at.row);
-        quantise(at.row, at.rest, row);
     }
-}
-
-inline void add_products(const FrLinear& w, int block, const Quantised& x, int row, int tokens,
-                         Floats* sums) {
-    Floats more[kTokenTile];
-    block_products(w, block, x, row, tokens, more);
-    for (int t = 0; t < tokens; ++t) sums[t] = sums[t] + more[t];
 }
 
 inline void offer_block(const Best& best, Floats sums, int first_id, int count) {
@@ -81,7 +60,6 @@ inline void head_pass(forerun::Team& team, int member, const HeadJob& job, void*
         const Share blocks = share(blocks_of(w), member, members);
         each_tile(w, blocks, at.x, rows, [&](int block, int row, int tokens, Floats* sums) {
             const int id = block * kLanes, left = least(w.rows - id, kLanes);
-            if (job.head.fine) add_products(w, block, at.rest, row, tokens, sums);
             for (int t = 0; t < tokens; ++t) {
                 if (job.logits)
                     store_some(job.logits + int64_t(first + row + t) * w.rows + id, sums[t], left);

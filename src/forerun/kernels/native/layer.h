@@ -165,8 +165,8 @@ private:
         const bool enough = layer_.kv_heads * tiles >= 4 * members_;
         if (rows_ <= kNarrow && blocks > 1 && !enough && members_ > 1)
             return attend_by_position(history, blocks);
-        const Share items = mine(layer_.kv_heads * tiles);
-        for (int item = items.first; item < items.end; ++item) {
+        // later rows see more, so that neighbours go to different members
+        for (int item = member_; item < layer_.kv_heads * tiles; item += members_) {
             const int row = item / layer_.kv_heads * tile;
             const Item part{item % layer_.kv_heads, row, least(rows_ - row, tile)};
             attend_item(history, part, at_.own, at_.attention);

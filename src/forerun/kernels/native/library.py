@@ -105,7 +105,6 @@ class FrHead(Structure):
         ("norm", c_void_p),  # float32 [columns]; None: the rows are normed already
         ("weight", FrLinear),
         ("epsilon", c_float),
-        ("fine", c_int32),  # 1: rows keep 16 bits instead of 8, for twice the products
     )
 
 

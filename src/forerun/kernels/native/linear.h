@@ -1,4 +1,4 @@
-// Rows quantised to int8, and their products with packed weights.
+// Rows quantised to 16 bits, and their products with packed weights.
 //
 // A packed weight is blocks of 16 rows, and a block is groups of columns: codes, then 16 scales,
 // then 16 zero terms. Codes lie in chunks of 64 bytes, four columns of each row. In an int4 chunk c
@@ -11,23 +11,38 @@ namespace {
 
 constexpr int kAhead =
     6144;  // bytes: far enough for memory, near enough to stay in the first cache
-constexpr float kSmallest = 1e-30f;  // rows below it count as 0: 127 / x would not be finite
+constexpr float kSmallest = 1e-30f;  // rows below it count as 0: kLargest / x would not be finite
+constexpr float kLargest = 32639;    // 127 * 256 + 127: both parts of a code stay within a byte
+
+// The parts of sixteen whole numbers: `x` is 256 times the first and the second.
+inline void store_parts(int8_t* high_codes, Floats x) {
+    // a quarter decides between two equally near: a low part is a byte, from -128 to 127
+    const Floats high = nearest((x + splat(0.25f)) * splat(1.0f / 256));
+    store_int8(high_codes, high);
+    store_int8(high_codes + kSub, fma(high, splat(-256.0f), x));
+}
+
+inline float largest(const float* x, int size) {
+    Floats most = splat(0.0f);
+    for (int i = 0; i < size; i += kLanes) most = larger(magnitude(load(x + i)), most);
+    return lane_max(most);
+}
 
 inline void quantise(const float* x, const Quantised& to, int row) {
     int8_t* codes = to.codes_of(row);
-    float* terms = to.terms_of(row);
+    float* sums = to.sums_of(row);
+    const float most = largest(x, to.columns);
+    const bool zero = most < kSmallest;
+    const Floats inverse = splat(zero ? 0.0f : kLargest / most);
+    to.scales[row] = zero ? 0.0f : most / kLargest;
     for (int sub = 0; sub < to.subs(); ++sub, x += kSub) {
-        const Floats a = load(x), b = load(x + kLanes);
-        const float most = lane_max(larger(magnitude(a), magnitude(b)));
-        const bool zero = most < kSmallest;
-        const Floats inverse = splat(zero ? 0.0f : 127.0f / most);
-        const Floats first = nearest(a * inverse), second = nearest(b * inverse);
-        store_int8(codes, first);
-        store_int8(codes + kLanes, second);
-        terms[0] = zero ? 0.0f : most / 127.0f;
-        terms[kTile] = terms[0] * lane_sum(first + second);  // NaN where x has NaN or infinities
-        codes += kTile * kSub;
-        terms += 2 * kTile;
+        const Floats first = nearest(load(x) * inverse);
+        const Floats second = nearest(load(x + kLanes) * inverse);
+        store_parts(codes, first);
+        store_parts(codes + kLanes, second);
+        *sums = lane_sum(first + second);  // exact; NaN where x has NaN or infinities
+        codes += kTile * kSub * 2;
+        sums += kTile;
     }
 }
 
@@ -77,14 +92,14 @@ inline void unpack(const uint8_t* p, Bytes* codes) {
 }
 
 // Sixteen outputs of each of `tokens` rows. A row's sum runs over its sub-groups in order, whatever
-// rows stand beside it.
+// rows stand beside it. fresh: these weights have not been read for other rows yet.
 template <int bits, int tokens>
-inline void multiply(const FrLinear& w, const uint8_t* p, const Quantised& x, int row,
+inline void multiply(const FrLinear& w, const uint8_t* p, const Quantised& x, int row, bool fresh,
                      Floats* sums) {
     const int wide = w.wide_terms;
     const int64_t codes_bytes = w.group / kSub * sub_bytes(bits);
     const int8_t* x_codes = x.codes_of(row);
-    const float* x_terms = x.terms_of(row);
+    const float* x_sums = x.sums_of(row);
     const uint8_t* const block_end = p + block_bytes(w);
     Floats total[tokens];
 #pragma GCC unroll 8
@@ -95,42 +110,45 @@ inline void multiply(const FrLinear& w, const uint8_t* p, const Quantised& x, in
         for (const uint8_t* end = p + codes_bytes; p != end; p += sub_bytes(bits)) {
             Bytes codes[8];
             unpack<bits>(p, codes);
+            if (fresh) {
 #pragma GCC unroll 8
-            for (int chunk = 0; chunk < bits; ++chunk) read_soon(p + kAhead + 64 * chunk);
+                for (int chunk = 0; chunk < bits; ++chunk) read_soon(p + kAhead + 64 * chunk);
+            }
 #pragma GCC unroll 8
             for (int t = 0; t < tokens; ++t) {
-                Ints even = no_ints(), odd = no_ints();
-#pragma GCC unroll 4
-                for (int c = 0; c < 8; c += 2) {
-                    even = dot<bits>(even, codes[c], x_codes + t * kSub + 4 * c);
-                    odd = dot<bits>(odd, codes[c + 1], x_codes + t * kSub + 4 * c + 4);
+                const int8_t* x_high = x_codes + t * kSub * 2;
+                const int8_t* x_low = x_high + kSub;
+                Ints high = no_ints(), low = no_ints();
+#pragma GCC unroll 8
+                for (int c = 0; c < 8; ++c) {
+                    high = dot<bits>(high, codes[c], x_high + 4 * c);
+                    low = dot<bits>(low, codes[c], x_low + 4 * c);
                 }
-                const Floats both = scale * splat(x_terms[t]);
-                total[t] = fma(to_floats(even + odd), both, total[t]);
-                total[t] = fma(zero_term, splat(x_terms[kTile + t]), total[t]);
+                total[t] = fma(to_floats(times_256(high) + low), scale, total[t]);
+                total[t] = fma(zero_term, splat(x_sums[t]), total[t]);
             }
-            x_codes += kTile * kSub;
-            x_terms += 2 * kTile;
+            x_codes += kTile * kSub * 2;
+            x_sums += kTile;
         }
         p += 2 * term_bytes(w);
     }
 #pragma GCC unroll 8
-    for (int t = 0; t < tokens; ++t) sums[t] = total[t];
+    for (int t = 0; t < tokens; ++t) sums[t] = total[t] * splat(x.scales[row + t]);
 }
 
 template <int bits>
 inline void multiply_some(const FrLinear& w, const uint8_t* p, const Quantised& x, int row,
-                          int tokens, Floats* sums) {
+                          int tokens, bool fresh, Floats* sums) {
     static_assert(kTile % kTokenTile == 0 && kTile <= 8, "more cases");
     switch (tokens) {
-        case 1: return multiply<bits, 1>(w, p, x, row, sums);
-        case 2: return multiply<bits, 2>(w, p, x, row, sums);
-        case 3: return multiply<bits, 3>(w, p, x, row, sums);
-        case 4: return multiply<bits, 4>(w, p, x, row, sums);
-        case 5: return multiply<bits, 5>(w, p, x, row, sums);
-        case 6: return multiply<bits, 6>(w, p, x, row, sums);
-        case 7: return multiply<bits, 7>(w, p, x, row, sums);
-        default: return multiply<bits, 8>(w, p, x, row, sums);
+        case 1: return multiply<bits, 1>(w, p, x, row, fresh, sums);
+        case 2: return multiply<bits, 2>(w, p, x, row, fresh, sums);
+        case 3: return multiply<bits, 3>(w, p, x, row, fresh, sums);
+        case 4: return multiply<bits, 4>(w, p, x, row, fresh, sums);
+        case 5: return multiply<bits, 5>(w, p, x, row, fresh, sums);
+        case 6: return multiply<bits, 6>(w, p, x, row, fresh, sums);
+        case 7: return multiply<bits, 7>(w, p, x, row, fresh, sums);
+        default: return multiply<bits, 8>(w, p, x, row, fresh, sums);
     }
 }
 
@@ -148,19 +166,15 @@ inline Floats load_some(const float* from, int count) {
     return load(lanes);
 }
 
-inline void block_products(const FrLinear& w, int block, const Quantised& x, int row, int tokens,
-                           Floats* sums) {
-    const uint8_t* p = w.packed + block * block_bytes(w);
-    if (w.bits == 4)
-        multiply_some<4>(w, p, x, row, tokens, sums);
-    else
-        multiply_some<8>(w, p, x, row, tokens, sums);
-}
-
 // The outputs of one block of rows, bias included, for `tokens` rows of x.
 inline void block_outputs(const FrLinear& w, int block, const Quantised& x, int row, int tokens,
                           Floats* sums) {
-    block_products(w, block, x, row, tokens, sums);
+    const uint8_t* p = w.packed + block * block_bytes(w);
+    const bool fresh = row == 0;
+    if (w.bits == 4)
+        multiply_some<4>(w, p, x, row, tokens, fresh, sums);
+    else
+        multiply_some<8>(w, p, x, row, tokens, fresh, sums);
     if (!w.bias) return;
     const Floats bias = load_some(w.bias + block * kLanes, w.rows - block * kLanes);
     for (int t = 0; t < tokens; ++t) sums[t] = sums[t] + bias;

@@ -155,7 +155,7 @@ void test_linear(const char* isa, int rows, int columns, int group, int bits) {
 void test_head(const char* isa) {
     const Packed weight(77, 96, 32, 8, false, false);
     const std::vector<float> norm = floats(96), x = floats(20 * 96);
-    const FrHead head = {norm.data(), weight.linear, 1e-6f, 1};
+    const FrHead head = {norm.data(), weight.linear, 1e-6f};
     const Team team(fr_team_new(2, isa, 1));
     std::vector<float> first;
     for (int width : {20, 1, 7}) {

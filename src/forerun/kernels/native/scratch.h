@@ -35,20 +35,22 @@ struct Memory {
     int64_t bytes() const { return used + 64; }
 };
 
-// Rows as int8 codes, with a scale and the sum of what the codes stand for in every `kSub` columns.
+// Rows as 16-bit codes, with a scale each, and the sums of the codes of every `kSub` columns. A code
+// is 256 times its high part and its low part, a byte each.
 //
 // Tiles of `kTile` rows; in a tile a sub-group's columns of all its rows stand together, and so do
-// their terms: scales, then sums. A product walks through a tile with two pointers.
+// their sums. A product walks through a tile with two pointers.
 struct Quantised {
-    int8_t* codes;  // [tiles, subs, kTile, kSub]
-    float* terms;   // [tiles, subs, 2, kTile]
+    int8_t* codes;  // [tiles, subs, kTile, 2, kSub]: high parts, then low ones
+    float* sums;    // [tiles, subs, kTile]
+    float* scales;  // [tiles, kTile]
     int columns;
     int subs() const { return columns / kSub; }
     int8_t* codes_of(int row) const {
-        return codes + int64_t(row / kTile) * columns * kTile + row % kTile * kSub;
+        return codes + int64_t(row / kTile) * columns * kTile * 2 + row % kTile * kSub * 2;
     }
-    float* terms_of(int row) const {
-        return terms + int64_t(row / kTile) * subs() * 2 * kTile + row % kTile;
+    float* sums_of(int row) const {
+        return sums + int64_t(row / kTile) * subs() * kTile + row % kTile;
     }
 };
 
@@ -56,8 +58,9 @@ inline Quantised take_quantised(Memory& memory, int columns, int rows) {
     const int64_t padded = int64_t(divided_up(rows, kTile)) * kTile;
     Quantised x;
     x.columns = columns;
-    x.codes = memory.take<int8_t>(padded * columns);
-    x.terms = memory.take<float>(padded * (columns / kSub) * 2);
+    x.codes = memory.take<int8_t>(padded * columns * 2);
+    x.sums = memory.take<float>(padded * (columns / kSub));
+    x.scales = memory.take<float>(padded);
     return x;
 }
 
@@ -155,9 +158,9 @@ struct Best {
 };
 
 struct HeadMemory {
-    Quantised x, rest;  // rest: what rounding took from x
-    float* row;         // of this member
-    Best best;          // [members, rows, top]
+    Quantised x;
+    float* row;  // of this member
+    Best best;   // [members, rows, top]
     int rows;
     Best of(int member, int row) const {
         const int64_t at = (int64_t(member) * rows + row) * best.top;
@@ -170,7 +173,6 @@ inline HeadMemory divide_head(Memory& memory, int columns, int width, int top, i
     HeadMemory at;
     at.rows = least(width, kChunk);
     at.x = take_quantised(memory, columns, at.rows);
-    at.rest = take_quantised(memory, columns, at.rows);
     const int64_t numbers = int64_t(members) * at.rows * top;
     at.best = {memory.take<int32_t>(numbers), memory.take<float>(numbers), top};
     for (int each = 0; each < members; ++each) {

@@ -91,6 +91,7 @@ inline Ints no_ints() { return {_mm256_setzero_si256(), _mm256_setzero_si256()};
 inline Ints operator+(Ints x, Ints y) {
     return {_mm256_add_epi32(x.a, y.a), _mm256_add_epi32(x.b, y.b)};
 }
+inline Ints times_256(Ints x) { return {_mm256_slli_epi32(x.a, 8), _mm256_slli_epi32(x.b, 8)}; }
 inline Floats to_floats(Ints x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 inline Bytes load_bytes(const uint8_t* p) {
     const __m256i* at = reinterpret_cast<const __m256i*>(p);

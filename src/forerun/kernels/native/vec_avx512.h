@@ -63,6 +63,7 @@ inline Floats from_limit(Floats x, Floats limit, Floats value) {
 
 inline Ints no_ints() { return {_mm512_setzero_si512()}; }
 inline Ints operator+(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline Ints times_256(Ints a) { return {_mm512_slli_epi32(a.v, 8)}; }
 inline Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 inline Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }

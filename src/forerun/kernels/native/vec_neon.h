@@ -104,6 +104,11 @@ inline Ints operator+(const Ints& a, const Ints& b) {
     for (int i = 0; i < 4; ++i) sum.v[i] = vaddq_s32(a.v[i], b.v[i]);
     return sum;
 }
+inline Ints times_256(const Ints& a) {
+    Ints more;
+    for (int i = 0; i < 4; ++i) more.v[i] = vshlq_n_s32(a.v[i], 8);
+    return more;
+}
 inline Floats to_floats(const Ints& a) {
     return quarters([&](int i) { return vcvtq_f32_s32(a.v[i]); });
 }

@@ -108,6 +108,11 @@ inline Ints operator+(const Ints& a, const Ints& b) {
     for (int i = 0; i < 16; ++i) sum.v[i] = a.v[i] + b.v[i];
     return sum;
 }
+inline Ints times_256(const Ints& a) {
+    Ints more;
+    for (int i = 0; i < 16; ++i) more.v[i] = a.v[i] * 256;
+    return more;
+}
 inline Floats to_floats(const Ints& a) {
     return lanes([&](int i) { return float(a.v[i]); });
 }

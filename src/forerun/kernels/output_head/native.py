@@ -1,6 +1,6 @@
 """The product with an output head in C++: sums of integers, and results in float32.
 
-Rows keep sixteen bits, in groups of 32 columns; the weight's codes and terms are exact. A row's
+Rows are rounded to sixteen bits, with a scale each; the weight's codes and terms are exact. A row's
 bits depend neither on the rows beside it nor on the number of threads.
 """
 
@@ -31,7 +31,7 @@ class NativeHead:
         self._library, self._team = loaded, loaded.team(threads)
         self._weight, self._scratch = PackedLinear(loaded, weight), Scratch()
         self._columns, self._rows = weight.in_features, weight.out_features
-        self._struct = FrHead(weight=self._weight.struct, fine=1)
+        self._struct = FrHead(weight=self._weight.struct)
         self.most_best = min(MOST_BEST, self._rows)  # that `best` finds faster than all are read
         self._room = 0, 0  # rows and best ones of them that the scratch memory holds
 

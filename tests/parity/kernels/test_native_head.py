@@ -19,9 +19,7 @@ def test_logits_and_the_best_of_them(isa: str) -> None:
     assert np.abs(whole - want).max() < 1e-4 * np.abs(want).max()
     for threads in (1, 2, 3):
         for width in (*range(1, 17), 20):
-            y, ids, values = head(
-                team(threads, isa), weight, x[:width], norm=norm, top=9
-            )
+            y, ids, values = head(team(threads, isa), weight, x[:width], norm=norm, top=9)
             assert np.array_equal(y, whole[:width]), (threads, width)
             order = np.argsort(-y, axis=1, kind="stable")[:, :9]
             assert np.array_equal(ids, order)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from forerun.contract.model import Best
+from forerun.sampling.host_row import NO_TOKEN
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import NoAllowedTokenError
 from unit.sampling.making import one_slot, sampler
@@ -110,3 +111,12 @@ def test_no_rows_give_no_tokens():
     """BAT-1."""
     empty = Best(torch.empty(0, 1), torch.empty(0, 1, dtype=torch.int64))
     assert sampler().sample_best([], empty, []).tokens.shape == (0,)
+
+
+def test_a_penalty_that_blocks_the_last_token_leaves_none():
+    """ORD-8, ORD-9: as a draw from all logits has it."""
+    options = SamplingOptions(temperature=0, repeat_penalty=1e30)
+    logits = torch.full((1, 8), -torch.inf).index_fill_(1, torch.tensor([5]), -1e10)
+    whole = one_slot(options, [5]).sample([0], logits, [1]).tokens
+    few = one_slot(options, [5]).sample_best([0], best([-1e10, -torch.inf], [5, 0]), [1]).tokens
+    assert whole.tolist() == few.tolist() == [NO_TOKEN]

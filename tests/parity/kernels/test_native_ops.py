@@ -16,7 +16,8 @@ from fixtures.kernels_parity import random_affine
 from fixtures.layer_operands import HIDDEN, empty_rows, family_layer, turns_of
 from fixtures.native_kernels import native_library
 from forerun.kernels.dense_layer import reference
-from forerun.kernels.dense_layer.native import NativeLayers, Place
+from forerun.kernels.dense_layer.native import NativeLayers
+from forerun.kernels.dense_layer.reference import Place
 from forerun.kernels.dequantise.reference import dequantise
 from forerun.kernels.linear_affine.native import NativeLinear
 from forerun.kernels.native import library, ops
@@ -106,7 +107,11 @@ def test_a_layers_operator_is_the_kernel(family: str) -> None:
     run(layer, ours, 2)
     kernels = NativeLayers([family_layer(family)], torch.bfloat16, 1)
     pair = turns(layer)  # kept until the run
-    kernels.layers[0].prepare(theirs[0], pair, (theirs[1], theirs[2]), AT)
+    cosines, sines = pair
+    kernels.enter(theirs[0], AT.width, [(cosines.data_ptr(), sines.data_ptr())])
+    kernels.layers[0].place(
+        *theirs[1:3], first_row=AT.first_row, live=AT.live, first_position=AT.first_position
+    )
     kernels.run(0, 1)
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one.nan_to_num(), other.nan_to_num())

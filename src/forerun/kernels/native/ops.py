@@ -16,7 +16,8 @@ from torch.library import custom_op
 
 from forerun.kernels.dense_layer import native as native_layer
 from forerun.kernels.dense_layer import reference
-from forerun.kernels.dense_layer.native import ACTIVATIONS, NativeLayers, Place
+from forerun.kernels.dense_layer.native import ACTIVATIONS, NativeLayers
+from forerun.kernels.dense_layer.reference import Place
 from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine.native import NativeLinear
 from forerun.kernels.operands import BiasedLinear, LayerOperands, RepackedWeight
@@ -145,7 +146,11 @@ def _dense_layer(
     for part in rows:
         assert part.stride()[1:] == (layer.head_dim, 1), "rows of a head follow each other"
     kernels = NativeLayers([layer], keys.dtype, threads)
-    kernels.layers[0].prepare(stream, turns, rows, at)
+    cosines, sines = turns
+    kernels.enter(stream, at.width, [(cosines.data_ptr(), sines.data_ptr())])
+    kernels.layers[0].place(
+        keys, values, first_row=first_row, live=live, first_position=first_position
+    )
     kernels.run(0, 1)
     return None
 

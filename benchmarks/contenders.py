@@ -26,6 +26,7 @@ from forerun.store.stored import StoredModel
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import LlamaForCausalLM
 
     from forerun.runner.service import Service
 
@@ -217,18 +218,26 @@ def dequantised(model: StoredModel) -> "dict[str, Tensor]":
     return weights
 
 
-def transformers_contender(name: str, threads: int) -> Run:
-    """transformers' own `generate` on the same weights, dequantised."""
+def transformers_model(name: str) -> "LlamaForCausalLM":
+    """transformers' model in bfloat16 with the stored weights, dequantised."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    torch.set_num_threads(threads)
     model = Store(Settings.from_environment().models).get(ModelName.parse(name))
     peer = LlamaForCausalLM(LlamaConfig(**model.json("config.json"))).to(torch.bfloat16).eval()
     missing, surplus = peer.load_state_dict(dequantised(model), strict=False)
     assert not surplus
     assert set(missing) <= {"lm_head.weight"}, missing  # tied
     peer.tie_weights()
+    return peer
+
+
+def transformers_contender(name: str, threads: int) -> Run:
+    """transformers' own `generate` on the same weights, dequantised."""
+    import torch
+
+    torch.set_num_threads(threads)
+    peer = transformers_model(name)
     generator = torch.Generator().manual_seed(0)
 
     def generate(ids: "Tensor", count: int) -> float:

@@ -98,10 +98,10 @@ def _lowered(score: float, count: int, options: SamplingOptions) -> float:
 
 
 def _first_p(probs: list[float], limit: float) -> list[float]:
-    """The entries that less than `limit` precedes, and the first (ORD-3)."""
+    """The entries that less than `limit` precedes; no limit of 0 comes here (ORD-3)."""
     preceding = 0.0
     for place, prob in enumerate(probs):
-        if place and preceding >= limit:
+        if preceding >= limit:
             return probs[:place] + [0.0] * (len(probs) - place)
         preceding += prob
     return probs

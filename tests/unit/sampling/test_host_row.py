@@ -115,3 +115,11 @@ def test_penalties_are_those_of_tensors_bit_for_bit(repeat, presence, frequency)
     order = sorted(range(60), key=lambda token: (-want[token].item(), token))
     assert ids == order
     assert found == want[order].tolist()
+
+
+def test_probabilities_are_fp32_and_noise_is_finite(monkeypatch):
+    """SED-1: a draw from a tensor of them is the same one; the largest hash has noise too."""
+    probs = host_row.cut([3.0, 2.0, 0.3], SamplingOptions(temperature=0.7, top_p=1.0))
+    assert torch.tensor(probs).tolist() == probs
+    monkeypatch.setattr(host_row, "host_hash", lambda *_: 2**64 - 1)
+    assert host_row.draw([0.4, 0.6], [1, 2], 0) == 2

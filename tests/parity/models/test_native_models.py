@@ -153,13 +153,13 @@ def test_conversations_may_take_turns(tmp_path: Path, family: Family) -> None:
         assert torch.equal(step(model, one, TOKENS[place : place + 1], place)[0], whole[place])
         here = slice(40 + place, 41 + place)
         assert torch.equal(step(model, two, TOKENS[here], place)[0], other[place])
+    step(model, one, TOKENS[20:21], 20)
     buffers = []
     for cache in one:
         assert isinstance(cache, AttentionCache)
         buffers.append(ref(cache.begin_write(1).keys))
         cache.end_write(0)
         cache.free()
-    step(model, two, TOKENS[60:61], 20)
     assert all(buffer() is None for buffer in buffers)
     assert torch.equal(step(model, one, TOKENS[:1], 0)[0], whole[0])
 

@@ -58,9 +58,10 @@ def _figure(value: float) -> str:
 
 
 def _footnote(report: dict[str, object]) -> str:
+    medians = f"medians of {report.get('rounds', '?')} rounds, 95 % intervals"
     return escape(
         f"{report['machine']}, {report['cores']} cores, {report['date']}, commit "
-        f"{report['commit']}; medians of {report.get('rounds', '?')} rounds, 95 % intervals"
+        f"{report['commit']}; {report.get('figures', medians)}"
     )
 
 

@@ -21,6 +21,18 @@ DoneReason = Literal["stop", "length", "load"]
 
 
 @dataclass(frozen=True, slots=True)
+class Drafting:
+    """What the drafter of one request did (spec 03 STA). Rounds of depth 0 drafted nothing."""
+
+    drafter: str  # `model` or `lookup`
+    rounds: int  # all of them, those of depth 0 too
+    drafted: int
+    accepted: int
+    by_position: tuple[tuple[int, int], ...]  # (accepted, observed) of a round's first draft, ...
+    depths: tuple[tuple[float, int], ...]  # mean and largest depth in up to 8 equal spans
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """What a finished request cost. Seconds are wall time on the device thread."""
 
@@ -31,6 +43,7 @@ class Figures:
     generation_seconds: float
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    drafting: Drafting | None = None  # None: nothing was drafted with, or the request said `off`
 
 
 class TokenSink(Protocol):

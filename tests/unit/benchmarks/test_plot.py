@@ -26,3 +26,5 @@ def test_each_result_of_the_unit_is_a_bar() -> None:
     bars = [node for node in picture.iter() if node.tag.endswith("rect") and node.get("x")]
     widths = [float(bar.get("width") or 0) for bar in bars]
     assert widths[0] == 2 * widths[1]
+    assert "medians of ? rounds" in texts[-1]
+    assert "; means over 3 texts" in draw({**report, "figures": "means over 3 texts"})

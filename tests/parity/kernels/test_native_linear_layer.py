@@ -14,8 +14,7 @@ from forerun.kernels.linear_affine import native
 from forerun.kernels.linear_affine.native import NativeLinear
 from forerun.kernels.operands import AffineWeight
 
-ACTIVATION_GROUP = 32
-STEPS = 127  # to the largest of a group, at the least: a kernel may round finer
+STEPS = 32639  # to the largest activation of a row
 RESULT = {torch.bfloat16: 2**-8, torch.float32: 2**-24}  # half a unit in the last place
 SHAPES = [(1, 64, 64, 32), (5, 16, 32, 32), (17, 33, 192, 64), (2, 1, 128, 128), (0, 48, 64, 32)]
 
@@ -32,13 +31,12 @@ def activations(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def exact(weight: AffineWeight, x: Tensor) -> tuple[Tensor, Tensor]:
     """The product in float64, and how far the kernel may be from it.
 
-    An activation moves by half a step of its group, sums are kept in float32 (2**-24 of what was
+    An activation moves by half a step of its row, sums are kept in float32 (2**-24 of what was
     summed for each term), and the result is rounded once.
     """
     values, wide = dequantise(weight, torch.float32).double(), x.double()
-    groups = wide.unflatten(-1, (x.shape[-1] // ACTIVATION_GROUP, ACTIVATION_GROUP))
-    step = groups.abs().amax(-1) / STEPS
-    moved = (step / 2).repeat_interleave(ACTIVATION_GROUP, -1) + wide.abs() * 2**-20
+    step = wide.abs().amax(-1, keepdim=True) / STEPS
+    moved = step / 2 + wide.abs() * 2**-20
     largest = weight.scale.double().repeat_interleave(weight.group, -1) * 2**weight.bits
     want = wide @ values.T
     summed = 2**-24 * weight.in_features * (wide.abs() @ largest.T)

@@ -1,0 +1,105 @@
+"""How many tokens to draft in the next round (DEP): no clock, no tensor, only what it is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forerun.speculation.acceptance import Acceptance
+from forerun.speculation.costs import Costs
+
+LIMIT = 15  # the widest forward, 16 rows, for which a row does not depend on the width (DEP-15)
+_FIRST_INTERVAL = 4
+_LONGEST_INTERVAL = 512
+
+
+@dataclass(frozen=True, slots=True)
+class DepthReport:
+    """What the controller goes by, for the debug line (STA-2)."""
+
+    costs: Mapping[int, float]  # milliseconds of a round, by depth that was measured
+    rates: tuple[float, ...]  # trusted acceptance of the first draft, the second, ...
+    speeds: tuple[float, ...]  # expected tokens a second at depth 0, 1, ...; empty: not known
+    probe_interval: int
+
+    def line(self) -> str:
+        costs = " ".join(f"{depth}:{ms:.2f}" for depth, ms in self.costs.items())
+        rates = " ".join(f"{rate:.2f}" for rate in self.rates)
+        speeds = " ".join(f"{speed:.0f}" for speed in self.speeds)
+        return (
+            f"draft depth: cost by depth in ms [{costs}], trusted acceptance [{rates}], "
+            f"expected tokens/s by depth [{speeds}], a probe every {self.probe_interval} rounds"
+        )
+
+
+class DepthController:
+    """Looks for the depth of most committed tokens a millisecond, and keeps looking now and then.
+
+    Belongs to one drafter of a loaded model and outlives requests (DEP-7, DEP-11). A deeper round
+    is probed at intervals that double while the selection stays what it is.
+    """
+
+    def __init__(self, *, drafter_limit: int = 0) -> None:
+        """`drafter_limit`: most tokens that the drafter proposes at once; 0: it has no limit."""
+        self._drafter_limit = drafter_limit
+        self._costs = Costs()
+        self._acceptance = Acceptance()
+        self._scheduled = 0
+        self._selected = 0
+        self._interval = _FIRST_INTERVAL
+        self._waited = 0  # rounds since the last probe or change
+        self._probing = False
+
+    @property
+    def scheduled(self) -> int:
+        """The depth of the next round."""
+        return self._scheduled
+
+    def cost(self, depth: int, milliseconds: float) -> None:
+        """What a round of `depth` took. A depth or time that cannot be is ignored."""
+        self._costs.add(depth, milliseconds)
+
+    def outcome(self, accepted: int, observed: int) -> None:
+        """A round's first `observed` drafts are judged: `accepted` of them, then a refusal."""
+        self._acceptance.add(accepted, observed)
+
+    def next(self) -> int:
+        """Choose the next round's depth, at the end of each round (DEP-6)."""
+        self._scheduled = self._choice()
+        return self._scheduled
+
+    def report(self) -> DepthReport:
+        return DepthReport(
+            self._costs.measured(), self._acceptance.rates(), self._speeds(), self._interval
+        )
+
+    def _choice(self) -> int:
+        limit, selected = self._limit(), self._best()
+        if selected != self._selected:
+            self._selected, self._interval, self._waited = selected, _FIRST_INTERVAL, 0
+        elif self._probing:
+            self._interval = min(2 * self._interval, _LONGEST_INTERVAL)
+        self._probing = False
+        self._waited += 1
+        if self._waited >= self._interval:
+            self._waited = 0
+            probe = min(selected + 1, limit)
+            if probe != selected:
+                self._probing = True
+                return probe
+        unknown = (depth for depth in range(limit + 1) if depth not in self._costs)
+        return next(unknown, selected)
+
+    def _limit(self) -> int:
+        """One past the trusted depth: a rate that nobody has seen would always look best."""
+        limits = [self._acceptance.trusted + 1, LIMIT]
+        return min([*limits, self._drafter_limit] if self._drafter_limit else limits)
+
+    def _best(self) -> int:
+        speeds = self._speeds()
+        return speeds.index(max(speeds)) if speeds else 0  # of equal ones the smallest depth
+
+    def _speeds(self) -> tuple[float, ...]:
+        """Expected tokens a second by depth; empty while fewer than two depths are measured."""
+        if len(self._costs) < 2:
+            return ()
+        expected = self._acceptance.expected(self._limit())
+        return tuple(1000 * n / self._costs.at(depth) for depth, n in enumerate(expected))

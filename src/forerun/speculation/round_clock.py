@@ -57,19 +57,17 @@ class RoundClock:
             self._round.earns = False
 
     def _sample(self, ended: _Round, milliseconds: float) -> tuple[int, float] | None:
-        composed = (
-            None if ended.parts is None else self._composed(ended, milliseconds, *ended.parts)
-        )
+        composed = self._composed(ended, milliseconds)
         if not ended.earns:
             return None
-        if ended.depth == ended.after:
-            return ended.depth, milliseconds
-        return None if composed is None else (ended.depth, composed)
+        earned = milliseconds if ended.depth == ended.after else composed
+        return None if earned is None else (ended.depth, earned)
 
-    def _composed(
-        self, ended: _Round, milliseconds: float, drafting: float, forward: float
-    ) -> float | None:
+    def _composed(self, ended: _Round, milliseconds: float) -> float | None:
         """The averages of a round's parts with this one's in them; None: a width's first time."""
+        if ended.parts is None:
+            return None
+        drafting, forward = ended.parts
         known = ended.depth in self._forwards
         parts = [
             (self._drafting, ended.depth, 1000 * drafting),

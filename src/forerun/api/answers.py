@@ -195,10 +195,16 @@ def _prompt_speed(figures: Figures) -> dict[str, float]:
     return {"prompt_per_s": _speed(evaluated, figures.prompt_seconds)} if evaluated > 1 else {}
 
 
-def _drafts(figures: Figures) -> dict[str, int]:
-    if not figures.drafted_tokens:
+def _drafts(figures: Figures) -> dict[str, str | int]:
+    drafting = figures.drafting
+    if drafting is None:
         return {}
-    return {"drafted_tokens": figures.drafted_tokens, "accepted_tokens": figures.accepted_tokens}
+    return {
+        "drafter": drafting.drafter,
+        "rounds": drafting.rounds,
+        "drafted_tokens": drafting.drafted,
+        "accepted_tokens": drafting.accepted,
+    }
 
 
 def _speed(tokens: int, seconds: float) -> float:

@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from forerun.protocol.events import Figures
+from forerun.protocol.events import Drafting, Figures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -20,8 +20,14 @@ class Metrics:
         )
         self._tokens = Counter(
             "forerun_tokens",
-            "Tokens by model and kind: prompt, cached, generated, drafted, accepted",
+            "Tokens by model and kind: prompt, cached, generated",
             ["model", "kind"],
+            registry=self._registry,
+        )
+        self._drafting = Counter(
+            "forerun_drafting",
+            "Drafting by model, drafter and kind: rounds, drafted and accepted tokens",
+            ["model", "drafter", "kind"],
             registry=self._registry,
         )
         self._seconds = Histogram(
@@ -49,11 +55,11 @@ class Metrics:
             "prompt": figures.prompt_tokens,
             "cached": figures.cached_tokens,
             "generated": figures.generated_tokens,
-            "drafted": figures.drafted_tokens,
-            "accepted": figures.accepted_tokens,
         }
         for kind, count in counts.items():
             self._tokens.labels(model, kind).inc(count)
+        if figures.drafting is not None:
+            self._drafted(model, figures.drafting)
         seconds = {
             "first_token": figures.first_token_seconds,
             "prompt": figures.prompt_seconds,
@@ -61,6 +67,15 @@ class Metrics:
         }
         for phase, value in seconds.items():
             self._seconds.labels(model, phase).observe(value)
+
+    def _drafted(self, model: str, drafting: Drafting) -> None:
+        counts = {
+            "rounds": drafting.rounds,
+            "drafted": drafting.drafted,
+            "accepted": drafting.accepted,
+        }
+        for kind, count in counts.items():
+            self._drafting.labels(model, drafting.drafter, kind).inc(count)
 
     def load_took(self, model: str, seconds: float) -> None:
         """A request waited so long for its model's load."""

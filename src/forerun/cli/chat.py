@@ -11,7 +11,7 @@ from forerun.base.units import format_seconds
 from forerun.cli.places import OpenModel
 from forerun.cli.progress import PromptBar
 from forerun.protocol.codec import encode_line
-from forerun.protocol.events import Chunk, Done, Figures, Progress
+from forerun.protocol.events import Chunk, Done, Drafting, Figures, Progress
 from forerun.protocol.requests import CompletionRequest, Message, ToolCall
 
 
@@ -136,10 +136,27 @@ def described(figures: Figures) -> str:
         ("answer speed", _speed(figures.generated_tokens, figures.generation_seconds)),
         ("load", format_seconds(figures.load_seconds)),
     ]
-    if figures.drafted_tokens:
-        share = figures.accepted_tokens / figures.drafted_tokens
-        rows.append(("drafted", f"{figures.drafted_tokens} tokens, {share:.0%} accepted"))
+    if figures.drafting is not None:
+        rows += _drafting_rows(figures.drafting)
     return "\n".join(f"{name + ':':<14}{value}" for name, value in rows)
+
+
+def _drafting_rows(drafting: Drafting) -> list[tuple[str, str]]:
+    """What the drafter did; of each position in a round the share that was accepted there."""
+    rounds = f"{drafting.rounds} rounds of {drafting.drafter}"
+    if not drafting.drafted:
+        return [("drafted", f"nothing in {rounds}")]
+    share = drafting.accepted / drafting.drafted
+    found = [each for each in drafting.positions if each.observed]
+    positions = " ".join(f"{each.accepted / each.observed:.0%}" for each in found)
+    deepest = max((span.largest for span in drafting.depths), default=0)
+    over_time = " ".join(f"{span.mean:.1f}" for span in drafting.depths)
+    mean = drafting.drafted / max(drafting.rounds, 1)
+    return [
+        ("drafted", f"{drafting.drafted} tokens in {rounds}, {share:.0%} accepted"),
+        ("by position", f"{positions} of those compared"),
+        ("depth", f"{mean:.1f} on average, {deepest} at most; over time {over_time}"),
+    ]
 
 
 def _speed(tokens: int, seconds: float) -> str:

@@ -29,6 +29,11 @@ THINK_LEVELS = ("low", "medium", "high", "max")
     metavar="NAME=VALUE",
     help="An option of the request, such as temperature=0; may be repeated.",
 )
+@click.option(
+    "--draft",
+    type=click.Choice(OPTIONS["draft"].choices),
+    help="Which drafter runs ahead of the model, as -o draft=NAME.",
+)
 @click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without a template.")
 @click.option(
     "--think",
@@ -45,6 +50,7 @@ def command(
     *,
     system: str | None,
     pairs: tuple[str, ...],
+    draft: str | None,
     raw: bool,
     think: str | None,
     hide_thinking: bool,
@@ -57,7 +63,7 @@ def command(
     thinking and figures to standard error.
     """
     model = ModelName.parse(name)
-    options = parse_pairs(pairs)
+    options = parse_pairs(pairs if draft is None else (*pairs, f"draft={draft}"))
     text = _whole_prompt(prompt)
     if raw and (text is None or system is not None or think is not None):
         raise RequestError(

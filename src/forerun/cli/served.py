@@ -13,7 +13,7 @@ from forerun.cli.progress import say_cut_context, shown
 from forerun.client.server import NoServerError, ServerClient
 from forerun.protocol.cache import CacheReport
 from forerun.protocol.codec import build, encode
-from forerun.protocol.events import Chunk, Done, Figures, Progress
+from forerun.protocol.events import Chunk, Done, Drafting, Figures, Progress
 from forerun.protocol.requests import CompletionRequest, ToolCall
 from forerun.scheduler.runners import LoadOptions
 from forerun.store.modelfile import Modelfile
@@ -183,6 +183,7 @@ def _call(call: JsonValue) -> ToolCall:
 
 
 def _figures(line: JsonObject, load_s: float) -> Figures:
+    drafting = line.get("drafting")
     return Figures(
         prompt_tokens=_count(line, "prompt_eval_count"),
         cached_tokens=_count(line, "cached_count"),
@@ -191,6 +192,7 @@ def _figures(line: JsonObject, load_s: float) -> Figures:
         generation_seconds=_seconds(line, "eval_duration"),
         drafted_tokens=_count(line, "drafted_count"),
         accepted_tokens=_count(line, "accepted_count"),
+        drafting=build(drafting, Drafting) if drafting is not None else None,
         load_seconds=load_s,
         first_token_seconds=_seconds(line, "first_token_duration"),
     )

@@ -18,6 +18,31 @@ class LogprobEntry(Struct):
     top_logprobs: list[TopLogprob] = []
 
 
+class DraftPosition(Struct):
+    """How often the draft of one place in a round was compared with the target, and accepted."""
+
+    accepted: int
+    observed: int
+
+
+class DraftDepth(Struct):
+    """Tokens drafted a round, over one of up to eight equal spans of an answer."""
+
+    mean: float
+    largest: int
+
+
+class Drafting(Struct):
+    """What the drafter of an answer did; rounds that drafted nothing are counted too."""
+
+    drafter: str
+    rounds: int
+    drafted: int
+    accepted: int
+    positions: list[DraftPosition] = []  # of a round's first draft, its second, ...
+    depths: list[DraftDepth] = []  # over time
+
+
 class Figures(Struct):
     """Counts and durations of a finished request."""
 
@@ -28,6 +53,7 @@ class Figures(Struct):
     generation_seconds: float
     drafted_tokens: int = 0
     accepted_tokens: int = 0
+    drafting: Drafting | None = None
     thinking_tokens: int = 0  # of the generated ones, those of chunks that hold thinking
     load_seconds: float = 0.0
     first_token_seconds: float = 0.0  # from the request's arrival at the runner

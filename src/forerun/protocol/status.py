@@ -29,6 +29,7 @@ class RunnerStatus(Struct):
     reason: str = ""  # of a failure
     out_of_memory: bool = False  # is what it failed for: with more of it free it may work
     context_length: int = 0
+    drafters: list[str] = []  # that are bound, as the option `draft` names them
     memory: Memory = msgspec.field(default_factory=Memory)
     active_requests: int = 0
     queued_requests: int = 0

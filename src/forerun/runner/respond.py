@@ -15,10 +15,14 @@ from forerun.chat.dialects.pieces import Piece, chunks
 from forerun.chat.stops import StopMatcher
 from forerun.contract.decoder import TokenLogprob
 from forerun.contract.sink import DoneReason
+from forerun.contract.sink import Drafting as CountedDrafting
 from forerun.contract.sink import Figures as Counted
 from forerun.protocol.events import (
     Chunk,
     Done,
+    DraftDepth,
+    Drafting,
+    DraftPosition,
     Failed,
     Figures,
     LogprobEntry,
@@ -127,6 +131,7 @@ class Responder:
                     generation_seconds=figures.generation_seconds,
                     drafted_tokens=figures.drafted_tokens,
                     accepted_tokens=figures.accepted_tokens,
+                    drafting=None if figures.drafting is None else _drafting(figures.drafting),
                     thinking_tokens=self._thinking_tokens,
                     load_seconds=self._load_s,
                     first_token_seconds=self._first_token_s,
@@ -199,6 +204,20 @@ class Responder:
             _entry(token.logprob, self._tokenizer) for token in tokens if token.logprob
         ]
         self._stream.put(chunk)
+
+
+def _drafting(counted: CountedDrafting) -> Drafting:
+    return Drafting(
+        drafter=counted.drafter,
+        rounds=counted.rounds,
+        drafted=counted.drafted,
+        accepted=counted.accepted,
+        positions=[
+            DraftPosition(accepted=accepted, observed=observed)
+            for accepted, observed in counted.by_position
+        ],
+        depths=[DraftDepth(mean=mean, largest=largest) for mean, largest in counted.depths],
+    )
 
 
 def _entry(logprob: TokenLogprob, tokenizer: Tokenizer) -> LogprobEntry:

@@ -18,7 +18,7 @@ MEMORY = Memory(weights=500, caches=60, snapshots=7, device_total=90_000)
 
 
 def resident(model: StoredModel, device: str = "cpu") -> Resident:
-    status = RunnerStatus(state="ready", context_length=512, memory=MEMORY)
+    status = RunnerStatus(state="ready", context_length=512, memory=MEMORY, drafters=["lookup"])
     return Resident(NAME, model, status, 86400.0, device, 0)
 
 
@@ -33,6 +33,7 @@ def test_memory_is_told_by_its_place(store: Store, device: str, on_device: int) 
     (found,) = loaded_models([resident(store.get(NAME), device)]).models
     assert (found.size, found.size_vram) == (567, on_device)
     assert (found.name, found.model, found.context_length) == ("tiny:latest", "tiny:latest", 512)
+    assert found.drafters == ["lookup"]
     assert found.digest == store.get(NAME).digest.hex
     assert found.details.family == "llama"
 

@@ -4,6 +4,7 @@ A byte tokenizer stands in for a model's: one token a byte, so that every border
 """
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,10 +14,11 @@ from fixtures.tiny import TURN_END, write_tokenizer
 from fixtures.toy import ToyTarget, ask, endless, loaded_toy
 from forerun.base.errors import RequestError
 from forerun.contract.decoder import TokenLogprob
+from forerun.contract.sink import Drafting as Counted
 from forerun.contract.sink import Figures
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
-from forerun.protocol.events import Chunk, Done, Failed
+from forerun.protocol.events import Chunk, Done, DraftDepth, Drafting, DraftPosition, Failed
 from forerun.runner.respond import Responder
 from forerun.runner.stream import EventStream, StreamLimits
 from forerun.sampling.options import SamplingOptions
@@ -68,6 +70,25 @@ def one_by_one(text):
 
 
 TEXTS = st.text(alphabet="abé日👩\ufffd", max_size=12)
+
+
+def test_the_end_tells_what_the_drafter_did(tokenizer):
+    """03 STA-2: positions and spans by name, for whoever reads the events."""
+    counted = Counted("lookup", 4, 6, 5, by_position=((3, 3), (2, 3)), depths=((1.5, 2),))
+    stream = EventStream()
+    Responder(stream, tokenizer, ()).finish("stop", replace(FIGURES, drafting=counted))
+    (done,) = stream
+    assert done.figures.drafting == Drafting(
+        drafter="lookup",
+        rounds=4,
+        drafted=6,
+        accepted=5,
+        positions=[
+            DraftPosition(accepted=3, observed=3),
+            DraftPosition(accepted=2, observed=3),
+        ],
+        depths=[DraftDepth(mean=1.5, largest=2)],
+    )
 
 
 @given(text=TEXTS, cut=st.integers(0, 3), width=st.integers(1, 4))

@@ -6,6 +6,8 @@ fields there are, for who knows them:
 
     cached_count, drafted_count, accepted_count   tokens of the prompt that were not evaluated
                   again, tokens that were drafted, and those of them that were accepted
+    drafting      what the drafter did: its name, rounds, drafted, accepted; `positions` of a
+                  round's first draft, second, ... and `depths` over time; absent without one
     first_token_duration                          from the request's start at the runner
     progress      {processed, total} tokens of the prompt, in an empty piece that is sent when
                   nothing else was for a while, so that no client gives up (E19)
@@ -21,7 +23,7 @@ from forerun.api.bodies import WireStruct
 from forerun.api.ollama.messages import WireFunction, WireToolCall
 from forerun.base.errors import ForerunError, one_line
 from forerun.protocol.codec import encode, encode_line
-from forerun.protocol.events import Chunk, Done, Figures, LogprobEntry, Progress
+from forerun.protocol.events import Chunk, Done, Drafting, Figures, LogprobEntry, Progress
 from forerun.protocol.requests import JsonValue, ToolCall
 from forerun.scheduler.scheduler import Lease
 
@@ -68,6 +70,7 @@ class Reply(WireStruct, kw_only=True):
     cached_count: int | None = None
     drafted_count: int | None = None
     accepted_count: int | None = None
+    drafting: Drafting | None = None
     first_token_duration: int | None = None
 
 
@@ -189,6 +192,7 @@ def _add_figures(reply: Reply, figures: Figures) -> None:
     reply.cached_count = figures.cached_tokens
     reply.drafted_count = figures.drafted_tokens
     reply.accepted_count = figures.accepted_tokens
+    reply.drafting = figures.drafting
     reply.first_token_duration = nanoseconds(figures.first_token_seconds)
 
 

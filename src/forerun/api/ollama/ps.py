@@ -31,7 +31,10 @@ UNKNOWN = Details(
 
 
 class LoadedModel(WireStruct):
-    """Sizes are bytes of memory; `digest` is the manifest's, without its scheme."""
+    """Sizes are bytes of memory; `digest` is the manifest's, without its scheme.
+
+    `drafters` is ours: what the option `draft` may name besides auto and off.
+    """
 
     name: str
     model: str
@@ -41,6 +44,7 @@ class LoadedModel(WireStruct):
     expires_at: datetime
     size_vram: int
     context_length: int
+    drafters: list[str]
 
 
 class LoadedModels(WireStruct):
@@ -77,6 +81,7 @@ def _loaded_model(resident: Resident) -> LoadedModel:
         expires_at=expiry(resident.expires_at),
         size_vram=0 if resident.device == CPU else size,
         context_length=resident.status.context_length,
+        drafters=resident.status.drafters,
     )
 
 

@@ -20,7 +20,7 @@ def wants_usage(options: StreamOptions | None) -> bool:
 
 
 class ChatRequest(SamplingFields, kw_only=True):
-    """`keep_alive` is ours, as is `num_ctx` of the sampling fields."""
+    """`keep_alive` is ours, as are `num_ctx` and `draft` of the sampling fields."""
 
     model: str
     messages: list[ChatMessage]

@@ -8,7 +8,10 @@ from forerun.api.openai.usage import Usage
 
 
 class TextRequest(SamplingFields, kw_only=True):
-    """`logprobs` is the number of rivals of each token. `keep_alive` and `num_ctx` are ours."""
+    """`logprobs` is the number of rivals of each token.
+
+    `keep_alive` is ours, as are `num_ctx` and `draft` of the sampling fields.
+    """
 
     model: str
     prompt: object = None

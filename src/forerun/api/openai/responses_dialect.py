@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterable
 
+from msgspec import to_builtins
+
 from forerun.api.openai import sse
 from forerun.api.openai.responses_items import OutputItems, new_id
 from forerun.api.openai.responses_wire import ResponsesRequest
@@ -98,6 +100,7 @@ class ResponsesDialect:
 
 
 def _usage(figures: Figures) -> JsonObject:
+    drafting = figures.drafting  # ours, as in chat completions
     return {
         "input_tokens": figures.prompt_tokens,
         "input_tokens_details": {
@@ -107,6 +110,7 @@ def _usage(figures: Figures) -> JsonObject:
         "output_tokens": figures.generated_tokens,
         "output_tokens_details": {"reasoning_tokens": figures.thinking_tokens},
         "total_tokens": figures.prompt_tokens + figures.generated_tokens,
+        **({} if drafting is None else {"drafting": to_builtins(drafting)}),
     }
 
 

@@ -21,7 +21,7 @@ EFFORTS: dict[str, bool | str] = {
 
 
 class SamplingFields(WireStruct):
-    """Fields that have the names of options, and their ranges. `num_ctx` is ours."""
+    """Fields that have the names of options, and their ranges. `num_ctx` and `draft` are ours."""
 
     temperature: object = None
     top_p: object = None
@@ -31,6 +31,7 @@ class SamplingFields(WireStruct):
     presence_penalty: object = None
     logit_bias: object = None
     num_ctx: object = None
+    draft: object = None
 
 
 _FIELDS = SamplingFields.__struct_fields__

@@ -1,7 +1,7 @@
 """What an answer took, in OpenAI's words (spec 08 OAI-4)."""
 
 from forerun.api.bodies import WireStruct
-from forerun.protocol.events import Figures
+from forerun.protocol.events import Drafting, Figures
 
 
 class PromptDetails(WireStruct):
@@ -17,13 +17,17 @@ class CompletionDetails(WireStruct):
 
 
 class Usage(WireStruct):
-    """Without `completion_tokens_details` nothing was thought and nothing drafted."""
+    """Without `completion_tokens_details` nothing was thought and nothing drafted.
+
+    `drafting` is ours: what the drafter did, in more detail than OpenAI has names for.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails
     completion_tokens_details: CompletionDetails | None = None
+    drafting: Drafting | None = None
 
 
 def usage_of(figures: Figures) -> Usage:
@@ -38,4 +42,5 @@ def usage_of(figures: Figures) -> Usage:
         total_tokens=figures.prompt_tokens + figures.generated_tokens,
         prompt_tokens_details=PromptDetails(cached_tokens=figures.cached_tokens),
         completion_tokens_details=None if details == CompletionDetails() else details,
+        drafting=figures.drafting,
     )

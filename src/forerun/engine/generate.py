@@ -9,7 +9,7 @@ import torch
 
 from forerun.base.errors import BusyError, CancelledError, ForerunError, internal
 from forerun.base.logs import logger
-from forerun.contract.drafter import DraftRequest
+from forerun.contract.drafter import Drafter, DraftRequest
 from forerun.contract.sink import DoneReason, Figures
 from forerun.engine.decode import decode
 from forerun.engine.follower import Follower
@@ -19,6 +19,8 @@ from forerun.engine.memory import peak_bytes, restart_peak
 from forerun.engine.plain import PlainDecoder
 from forerun.engine.prefill import prefill
 from forerun.sampling.sampler import Sampler
+from forerun.speculation.decoder import Speculation, SpeculativeDecoder
+from forerun.speculation.round import Rounds
 
 SLOT = 0  # requests run one at a time (THR-1)
 
@@ -54,17 +56,18 @@ def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
     if job.cancelled.is_set():
         raise CancelledError("cancelled while it was queued")
     started = time.monotonic()
+    drafter = loaded.drafters.chosen(job.sampling.draft)
     with (
         _peak_logged(loaded.model.facts.device),
         _slot(loaded.sampler),
         loaded.prefix.begin(job.tokens) as session,
-        _closing(Follower.open(loaded.drafter, DraftRequest(job.tokens, SLOT))) as follower,
+        _closing(_followed(loaded, drafter, job)) as follower,
     ):
         job.sink.started(len(job.tokens), session.cached)
         prefill(loaded, session, job, follower)
         prefilled = time.monotonic()
         loaded.sampler.add(SLOT, job.sampling, job.tokens)
-        with _closing(PlainDecoder(loaded, SLOT, job.tokens, follower)) as decoder:
+        with _closing(_decoder(loaded, drafter, job, follower)) as decoder:
             ending = decode(decoder, job, session.outputs)
     return ending.reason, Figures(
         prompt_tokens=len(job.tokens),
@@ -74,6 +77,36 @@ def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
         generation_seconds=time.monotonic() - prefilled,
         drafted_tokens=ending.drafted,
         accepted_tokens=ending.accepted,
+        drafting=decoder.drafting(),
+    )
+
+
+def _followed(loaded: LoadedModel, drafter: Drafter | None, job: Job) -> Follower:
+    """Told of the request: the drafter that it uses, and the one that owns caches (GEN-3)."""
+    owner = loaded.drafters.owner
+    told = [each for each in loaded.drafters.all if each in (drafter, owner)]
+    return Follower.open(told, DraftRequest(job.tokens, SLOT))
+
+
+def _decoder(
+    loaded: LoadedModel, drafter: Drafter | None, job: Job, follower: Follower
+) -> PlainDecoder | SpeculativeDecoder:
+    """Without a drafter a session stays parked for its whole life, which is plain decoding."""
+    plain = PlainDecoder(loaded, SLOT, job.tokens, follower)
+    if drafter is None:
+        return plain
+    model, sampler = loaded.model, loaded.sampler
+    return SpeculativeDecoder(
+        Speculation(
+            plain=plain,
+            rounds=Rounds(model, loaded.caches, sampler, slot=SLOT, eos=job.eos),
+            session=follower.session(drafter),
+            listeners=follower,
+            drafter=drafter.name,
+            controller=loaded.drafters.controllers[drafter.name],
+            clock=lambda: time.perf_counter() - job.sink.waited_s,
+            timed_parts=model.facts.device.type == "cpu",
+        )
     )
 
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from forerun.contract.drafter import Drafter
 from forerun.contract.model import Caches, TargetModel
 from forerun.engine.pooling import Pooling
 from forerun.prefix.prefix_cache import PrefixCache
 from forerun.sampling.sampler import Sampler
+from forerun.speculation.bound import BoundDrafters
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +15,10 @@ class LoadedModel:
 
     model: TargetModel
     caches: Caches
-    prefix: PrefixCache  # over these caches and the drafter's own
+    prefix: PrefixCache  # over these caches and those of a drafter
     sampler: Sampler
     context: int  # tokens that prompt and answer may have together
     chunk: int  # prompt tokens of one forward at most (PRE-1)
     look_ahead: int  # tokens that the decoder runs ahead of the host: 0 or 1 (DEC-7)
     pooling: Pooling = field(default_factory=Pooling)  # of embeddings
-    drafter: Drafter | None = None  # bound, and maintained in every session (03 GEN-3)
+    drafters: BoundDrafters = field(default_factory=BoundDrafters)

@@ -56,8 +56,8 @@ def release_freed(device: torch.device) -> None:
 
 def cache_bytes(loaded: LoadedModel) -> int:
     """Live state written so far, all layers of the target and of its drafter."""
-    drafted = () if loaded.drafter is None else loaded.drafter.caches
-    return sum(cache.nbytes() for cache in (*loaded.caches, *drafted) if cache is not None)
+    caches = (*loaded.caches, *loaded.drafters.caches)
+    return sum(cache.nbytes() for cache in caches if cache is not None)
 
 
 def _status_bytes(name: str) -> int:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from forerun.contract.batch import Batch
-from forerun.contract.decoder import Run, TokenLogprob
+from forerun.contract.decoder import Run
 from forerun.contract.model import Forward, RankedLogits
 from forerun.engine.follower import Follower
 from forerun.engine.loaded import LoadedModel
+from forerun.sampling.logprobs import Logprobs
 from forerun.sampling.sampler import NoAllowedTokenError, Sampled
 
 
@@ -35,8 +36,8 @@ class PlainDecoder:
         self._written: Forward | None = None  # its forward, once there was one
         self._device = loaded.model.facts.device
         self._ranked = loaded.model if isinstance(loaded.model, RankedLogits) else None
-        self._current = torch.tensor(prompt[-1:], dtype=torch.int64, device=self._device)
-        self._position = len(prompt) - 1  # where the current token will be written
+        self._current: Tensor | Sequence[int] = prompt[-1:]  # drawn tokens stay on the device
+        self.position = len(prompt) - 1  # where the current token will be written
         self._in_flight: _Drawn | None = None  # drawn and not handed out
         self._refused: NoAllowedTokenError | None = None  # what the next call has to raise
 
@@ -56,6 +57,33 @@ class PlainDecoder:
                 self._refused = error
         return self._read(drawn)
 
+    @property
+    def current(self) -> int:
+        """The token that the next forward writes, where nothing is in flight."""
+        assert self._known is not None, "the current token has been forwarded"
+        return self._known
+
+    def hand_over(self) -> Run | None:
+        """The token in flight, which is current from now on; None: the last one handed out is.
+
+        Nothing is forwarded. Raises as `next` does (03 RND-3).
+        """
+        if self._refused is not None:
+            raise self._refused
+        drawn, self._in_flight = self._in_flight, None
+        return None if drawn is None else self._read(drawn)
+
+    def move(self, current: int | None, position: int) -> None:
+        """Go on with `current` at `position`: what is before it was written by others, and told.
+
+        None: no token is allowed there, which the next call raises.
+        """
+        self._known, self._told, self.position = current, position, position
+        if current is None:
+            self._refused = NoAllowedTokenError(self._slot)
+        else:
+            self._current = (current,)
+
     def drain(self) -> tuple[int, ...]:
         drawn, self._in_flight = self._in_flight, None
         return () if drawn is None else self._read(drawn).tokens
@@ -68,6 +96,9 @@ class PlainDecoder:
         """
         if self._known is not None:
             self._follower.settle(self._known)  # RND-15
+
+    def drafting(self) -> None:
+        """Nothing was drafted."""
 
     def _read(self, drawn: "_Drawn") -> Run:
         run = drawn.run()
@@ -85,10 +116,10 @@ class PlainDecoder:
     def _step(self) -> "_Drawn":
         """Forward the current token and draw its successor, without waiting for either."""
         loaded = self._loaded
-        batch = Batch.of(self._current, self._position, self._device)
+        batch = Batch.of(self._current, self.position, self._device)
         forward = self._written = loaded.model.forward(batch, loaded.caches)
         self._tell()
-        self._position += 1
+        self.position += 1
         sampled = self._sampled(forward.hidden[:, -1])
         self._current = sampled.tokens
         options = loaded.sampler.options(self._slot)
@@ -97,7 +128,7 @@ class PlainDecoder:
     def _sampled(self, hidden: Tensor) -> Sampled:
         """The token for the current position, from no more logits than decide it."""
         model, sampler = self._loaded.model, self._loaded.sampler
-        slots, positions = [self._slot], [self._position]
+        slots, positions = [self._slot], [self.position]
         count = None if self._ranked is None else sampler.deciding(self._slot)
         if self._ranked is not None and count is not None:
             best = self._ranked.best(hidden, count)
@@ -113,10 +144,9 @@ class _Drawn:
         """`top_logprobs` None: the request wants no log-probabilities."""
         self._top = top_logprobs
         self._token = sampled.tokens.to("cpu", non_blocking=True)  # pinned, where it matters
-        self._logprobs: tuple[torch.Tensor, ...] = ()
+        self._logprobs: Logprobs | None = None
         if sampled.logprobs is not None and top_logprobs is not None:
-            found = (sampled.logprobs.token, sampled.logprobs.top_ids, sampled.logprobs.top_values)
-            self._logprobs = tuple(tensor.to("cpu", non_blocking=True) for tensor in found)
+            self._logprobs = sampled.logprobs.to(torch.device("cpu"))
         self._copied: torch.Event | None = None
         if sampled.tokens.device.type != "cpu":
             self._copied = torch.Event(sampled.tokens.device)
@@ -127,9 +157,6 @@ class _Drawn:
         if self._copied is not None:
             self._copied.synchronize()
         token = int(self._token)
-        if not self._logprobs:
+        if self._logprobs is None or self._top is None:
             return Run((token,))
-        own, ids, values = self._logprobs
-        pairs = zip(ids[0].tolist(), values[0].tolist(), strict=True)
-        likeliest = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
-        return Run((token,), (TokenLogprob(token, float(own), tuple(likeliest[: self._top])),))
+        return Run((token,), self._logprobs.entries((token,), self._top))

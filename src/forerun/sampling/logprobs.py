@@ -1,10 +1,12 @@
 """Log-probabilities of what was emitted, and of what might have been (LGP)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from forerun.contract.decoder import TokenLogprob
 from forerun.sampling.distribution import check_ids
 
 
@@ -23,6 +25,24 @@ class Logprobs:
             torch.cat([part.top_ids for part in parts]),
             torch.cat([part.top_values for part in parts]),
         )
+
+    def to(self, device: torch.device) -> "Logprobs":
+        """On its way there: a copy to the host is complete once the device has been waited for."""
+        return Logprobs(
+            self.token.to(device, non_blocking=True),
+            self.top_ids.to(device, non_blocking=True),
+            self.top_values.to(device, non_blocking=True),
+        )
+
+    def entries(self, tokens: Sequence[int], count: int) -> tuple[TokenLogprob, ...]:
+        """One for each of `tokens`, its row's `count` likeliest sorted. Waits for the device."""
+        rows = (self.token.tolist(), self.top_ids.tolist(), self.top_values.tolist())
+        entries = []
+        for token, own, ids, values in zip(tokens, *rows, strict=True):
+            pairs = zip(ids, values, strict=True)
+            likeliest = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
+            entries.append(TokenLogprob(token, own, tuple(likeliest[:count])))
+        return tuple(entries)
 
 
 def token_logprobs(scores: Tensor, tokens: Tensor, count: int) -> Logprobs:

@@ -12,7 +12,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fixtures.following_drafter import FollowingDrafter
 from fixtures.hybrid import KINDS, WINDOW, HybridModel, hybrid_model, loaded_hybrid
 from fixtures.hybrid_reference import assert_holds, continued
 from fixtures.toy import GREEDY, ListSink
@@ -20,6 +19,7 @@ from forerun.contract.model import Forward
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.prefix.captures import CaptureRule
+from forerun.speculation.drafters.chain import ChainDrafter
 
 EOS = frozenset(range(4, 9))
 BROKE = "a layer broke"
@@ -186,7 +186,7 @@ def test_after_an_error_anywhere_the_layers_hold_one_known_text(options, steps, 
     conversations = Conversations(loaded_hybrid(model, **options), hybrid_model(KINDS))
     for step, breaks_in in steps:
         model.breaks_in = breaks_in if which == "target" else 0
-        drafter = conversations.loaded.drafter
+        drafter = conversations.loaded.drafters.owner
         if which == "draft" and drafter:
             drafter.write = failing(drafter, breaks_in, model.error)
         conversations.run(step)
@@ -196,11 +196,12 @@ def failing(drafter, breaks_in, error):
     """The drafter's way to its head, which breaks after the forward, so that it has written."""
     calls = 0
 
-    def write(tokens, rows):
+    def write(*pairs):
         nonlocal calls
         calls += 1
-        FollowingDrafter.write(drafter, tokens, rows)
+        forward = ChainDrafter.write(drafter, *pairs)
         if calls == breaks_in:
             raise error
+        return forward
 
     return write

@@ -61,8 +61,7 @@ class HybridLaws(RuleBasedStateMachine):
             captures=CaptureRule(interval),
         )
         self.look_ahead = look_ahead_keys
-        drafter = self.loaded.drafter
-        self.caches = [*self.loaded.caches, *(drafter.caches if drafter else ())]
+        self.caches = [*self.loaded.caches, *self.loaded.drafters.caches]
         self.texts: list[list[int]] = [[]]
 
     @rule(

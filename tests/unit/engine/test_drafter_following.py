@@ -12,6 +12,7 @@ from forerun.contract.drafter import DraftRequest
 from forerun.engine.follower import Follower
 from forerun.engine.plain import PlainDecoder
 from forerun.sampling.options import SamplingOptions
+from forerun.speculation.bound import BoundDrafters
 
 PROMPT = [1, 2, 3, 4, 6, 7]
 LOOK_AHEAD = pytest.mark.parametrize("look_ahead", [0, 1])
@@ -116,7 +117,7 @@ def test_a_restored_prefix_is_not_reported_again(look_ahead):
     first = ask(loaded, PROMPT, 3)
     prompt = [*PROMPT, *first.tokens, 9, 8]
     again = NotedDrafter()
-    loaded = dataclasses.replace(loaded, drafter=again)
+    loaded = dataclasses.replace(loaded, drafters=BoundDrafters.of(again))
     second = ask(loaded, prompt, 2)
     assert again.runs[0][0] == second.figures.cached_tokens == len(PROMPT) + 2
     assert_level(loaded, again, prompt, start=second.figures.cached_tokens)
@@ -165,7 +166,7 @@ def test_a_drafter_that_needs_no_rows_gets_none(look_ahead):
     """DRF-2."""
     loaded, _ = followed(look_ahead=look_ahead)
     drafter = NotedDrafter(needs_rows=False)
-    ask(dataclasses.replace(loaded, drafter=drafter), PROMPT, 3)
+    ask(dataclasses.replace(loaded, drafters=BoundDrafters.of(drafter)), PROMPT, 3)
     assert {rows for _, _, rows in drafter.runs} == {None}
     assert [token for _, run, _ in drafter.runs for token in run] == tokens_in(loaded.caches[0])
 
@@ -175,7 +176,7 @@ def test_a_token_is_reported_within_the_call_that_hands_it_out(look_ahead):
     """DRF-7: so that no row waits for the forward which may overwrite it."""
     loaded, drafter = followed(look_ahead=look_ahead)
     loaded.sampler.add(0, SamplingOptions(temperature=0.0), [1])
-    follower = Follower(drafter.open(DraftRequest((1,), 0)), needs_rows=True)
+    follower = Follower.open([drafter], DraftRequest((1,), 0))
     decoder = PlainDecoder(loaded, 0, [1], follower)
     given = [decoder.next(10).tokens[0] for _ in range(4)]
     told = [token for _, run, _ in drafter.runs for token in run]
@@ -238,6 +239,6 @@ def test_what_fails_in_closing_a_cancelled_request_is_an_error():
 def test_without_a_drafter_the_target_is_run_all_the_same():
     """GEN-1: nothing is bound, nothing is told."""
     loaded, drafter = followed()
-    alone = dataclasses.replace(loaded, drafter=None)
+    alone = dataclasses.replace(loaded, drafters=BoundDrafters())
     assert ask(alone, PROMPT, 3).tokens == continued(PROMPT, 9)[6:]
     assert drafter.events == []

@@ -215,16 +215,16 @@ def test_the_drafter_is_settled_before_captures_are_attached():
 def test_a_session_that_never_drafts_runs_its_head_once_a_phase():
     """03 T6: one batched flush after prefill, and one at the end with the token drawn last."""
     chat = Chat(chunk=512)
-    drafter, written = chat.loaded.drafter, []
+    drafter, written = chat.loaded.drafters.owner, []
     write = drafter.write
-    drafter.write = lambda tokens, rows: (written.append(len(tokens)), write(tokens, rows))
+    drafter.write = lambda tokens, *rest: (written.append(len(tokens)), write(tokens, *rest))[1]
     chat.ask(FIRST, 6)
     assert written == [len(FIRST) - 1, 6]
 
 
 def test_a_gap_in_what_a_chain_drafter_is_told_is_an_error():
     """DRF-2, MTP-3."""
-    session = Chat().loaded.drafter.open(DraftRequest(tuple(FIRST), 0))
+    session = Chat().loaded.drafters.owner.open(DraftRequest(tuple(FIRST), 0))
     session.committed([1, 2], torch.zeros(2, 32), 0)
     with pytest.raises(AssertionError, match="reported from 3"):
         session.committed([4], torch.zeros(1, 32), 3)

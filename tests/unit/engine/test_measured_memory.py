@@ -66,6 +66,6 @@ def test_the_drafters_own_caches_are_live_state_too():
     with torch.inference_mode():
         for loaded in (without, following):
             assert ask(loaded, range(1, 20), budget=3).error is None
-    (own,) = (cache for cache in following.drafter.caches if cache is not None)
+    (own,) = (cache for cache in following.drafters.caches if cache is not None)
     assert own.nbytes() > 0
     assert cache_bytes(following) == cache_bytes(without) + own.nbytes()

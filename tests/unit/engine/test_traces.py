@@ -14,6 +14,7 @@ from forerun.engine.plain import PlainDecoder
 from forerun.sampling.noise import Purpose
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import Sampler
+from forerun.speculation.bound import BoundDrafters
 
 
 def recorded(look_ahead):
@@ -46,7 +47,7 @@ def test_what_was_drawn_and_not_handed_out_is_drained(look_ahead):
     """DEC-4; T3's outputs are 2 3 4 EOS 0, the last one drained."""
     loaded = loaded_toy(ToyTarget(), look_ahead=look_ahead)
     loaded.sampler.add(0, SamplingOptions(temperature=0.0), [1])
-    decoder = PlainDecoder(loaded, 0, [1], Follower(None, needs_rows=False))
+    decoder = PlainDecoder(loaded, 0, [1], Follower())
     handed_out = [decoder.next(10).tokens for _ in range(4)]
     assert handed_out == [(2,), (3,), (4,), (EOS,)]
     assert decoder.drain() == ((0,) if look_ahead else ())
@@ -110,7 +111,7 @@ def test_what_was_drawn_before_no_token_was_allowed_is_handed_out(look_ahead, dr
 def test_where_no_token_was_allowed_nothing_settles_the_last_one(look_ahead, dry_at):
     """DRF-2: all that was forwarded is reported; that token has no successor to make a pair of."""
     drafter = NotedDrafter()
-    loaded = dataclasses.replace(dry(look_ahead, dry_at), drafter=drafter)
+    loaded = dataclasses.replace(dry(look_ahead, dry_at), drafters=BoundDrafters.of(drafter))
     ask(loaded, [0, 1])
     assert [token for _, run, _ in drafter.runs for token in run] == tokens_in(loaded.caches[0])
     assert drafter.settled == [1]

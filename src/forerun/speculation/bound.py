@@ -1,0 +1,62 @@
+"""The drafters that are bound to a loaded model, and which of them a request uses (DRF-8)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from forerun.base.errors import RequestError
+from forerun.contract.drafter import Drafter
+from forerun.contract.model import Caches
+from forerun.speculation.depth import DepthController
+
+AUTO, OFF = "auto", "off"  # what a request may always say
+
+
+@dataclass(frozen=True, slots=True)
+class BoundDrafters:
+    """Fixed at load. Without any, every request is decoded plainly (GEN-1)."""
+
+    primary: Drafter | None = None  # the model's own draft
+    lookup: Drafter | None = None
+    controllers: Mapping[str, DepthController] = field(default_factory=dict)  # by drafter's name
+
+    @classmethod
+    def of(cls, primary: Drafter | None = None, lookup: Drafter | None = None) -> "BoundDrafters":
+        """With a depth controller for each, which lives as long as they do (DEP-7, DEP-11)."""
+        bound = [drafter for drafter in (primary, lookup) if drafter is not None]
+        owners = [drafter.name for drafter in bound if drafter.caches]
+        assert len(owners) < 2, f"{owners} own caches; one drafter at most may"
+        controllers = {
+            drafter.name: DepthController(drafter_limit=drafter.draft_limit) for drafter in bound
+        }
+        assert len(controllers) == len(bound), f"two drafters are called {bound[0].name}"
+        return cls(primary, lookup, controllers)
+
+    @property
+    def all(self) -> tuple[Drafter, ...]:
+        return tuple(drafter for drafter in (self.primary, self.lookup) if drafter is not None)
+
+    def choices(self) -> tuple[str, ...]:
+        """What a request may ask for."""
+        return (AUTO, *self.controllers, OFF)
+
+    def chosen(self, wanted: str) -> Drafter | None:
+        """The drafter that a request uses, None where it uses none. RequestError: not bound."""
+        if wanted == OFF:
+            return None
+        if wanted == AUTO:
+            return self.primary or self.lookup
+        for drafter in self.all:
+            if drafter.name == wanted:
+                return drafter
+        raise RequestError(f"draft is {wanted!r}; this model offers {', '.join(self.choices())}")
+
+    @property
+    def owner(self) -> Drafter | None:
+        """The one that owns caches: it follows every session, drafting or not (GEN-3)."""
+        return next((drafter for drafter in self.all if drafter.caches), None)
+
+    @property
+    def caches(self) -> Caches:
+        """Its caches, which ride in the prefix cache behind the target's."""
+        owner = self.owner
+        return () if owner is None else owner.caches

@@ -1,0 +1,122 @@
+"""One round over the target: verify a proposal and keep what stands of it (spec 03 RND)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from forerun.contract.batch import Batch
+from forerun.contract.decoder import TokenLogprob
+from forerun.contract.drafter import Proposal
+from forerun.contract.model import Caches, Forward, RankedLogits, TargetModel
+from forerun.sampling.distribution import Distribution
+from forerun.sampling.host_row import NO_TOKEN
+from forerun.sampling.sampler import Sampler
+from forerun.speculation.accept import Keys, verify
+from forerun.speculation.rollback import Rollback
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a round's D drafts."""
+
+    tokens: tuple[int, ...]  # to hand out
+    kept: int  # drafts that stand in the caches now, behind the token that was current
+    accepted: int  # of the first `observed` drafts
+    observed: int
+    current: int | None  # the token that the next forward writes; None: no token may follow
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A round that has been committed. `forward` is valid until the next one."""
+
+    outcome: Outcome
+    forward: Forward
+    logprobs: tuple[TokenLogprob, ...]  # one a token, if the slot asked
+
+
+class Rounds:
+    """Runs rounds of one slot, one after the other."""
+
+    def __init__(
+        self,
+        model: TargetModel,
+        caches: Caches,
+        sampler: Sampler,
+        *,
+        slot: int,
+        eos: frozenset[int],
+    ) -> None:
+        self._model, self._caches, self._sampler = model, caches, sampler
+        self._slot, self._eos = slot, eos
+        self._options = sampler.options(slot)
+        self._ranked = model if isinstance(model, RankedLogits) else None
+        self._rollback = Rollback(caches)
+
+    def run(self, current: int, before: int, proposal: Proposal) -> Verified:
+        """Verify `proposal` behind `current`, which is written at position `before`.
+
+        Afterwards caches and sampler hold what the outcome says, and nothing of what was refused.
+        """
+        drafts = proposal.tokens
+        # on its way before the forward is built, and there once the verdict is (RND-5)
+        copied = drafts.to("cpu", non_blocking=True)
+        self._rollback.begin(before, drafts.shape[0])
+        try:
+            forward = self._forward(current, before, drafts)
+            target, logits = self._target(forward.hidden[0], drafts)
+            keys = Keys.of(self._sampler, self._slot, before, drafts.shape[0])
+            verdict = verify(target, proposal.rows, drafts, keys, seeded=self._options.seeded)
+            read = torch.cat((verdict.continuations, verdict.accepted[None])).tolist()
+            accepted = read.pop()
+            outcome = settled(copied.tolist(), accepted, read[accepted], self._eos)
+            logprobs = self._logprobs(logits, outcome.tokens)
+            self._rollback.commit(outcome.kept)
+        except BaseException:
+            self._rollback.abandon()  # RND-10
+            raise
+        self._sampler.commit(self._slot, outcome.tokens)
+        return Verified(outcome, forward, logprobs)
+
+    def _forward(self, current: int, before: int, drafts: Tensor) -> Forward:
+        tokens = torch.cat((drafts.new_full((1,), current), drafts))
+        batch = Batch.of(tokens, before, self._model.facts.device)
+        return self._model.forward(batch, self._caches)
+
+    def _target(self, hidden: Tensor, drafts: Tensor) -> tuple[Distribution, Tensor | None]:
+        """What may follow each row, from no more logits than decide it; else all logits too."""
+        if self._ranked is not None:
+            count = self._sampler.deciding(self._slot, drafts.shape[0])
+            best = None if count is None else self._ranked.best(hidden, count)
+            if best is not None:
+                return self._sampler.distribution_best(self._slot, best, drafts), None
+        logits = self._model.unembed(hidden)
+        return self._sampler.distribution(self._slot, logits, drafts), logits
+
+    def _logprobs(self, logits: Tensor | None, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
+        """RND-17: of each token from the row that it was judged or drawn by."""
+        if logits is None or not self._options.logprobs or not tokens:
+            return ()
+        chosen = torch.tensor(tokens, dtype=torch.int64).to(logits.device, non_blocking=True)
+        found = self._sampler.logprobs(self._slot, logits[: len(tokens)], chosen)
+        assert found is not None, "the slot asked for log-probabilities"
+        return found.entries(tokens, self._options.top_logprobs)
+
+
+def settled(
+    drafts: Sequence[int], accepted: int, continuation: int, eos: frozenset[int]
+) -> Outcome:
+    """What a round with this verdict comes to.
+
+    An accepted stop token ends it: nothing follows, and the stop token's own state stays out of the
+    caches, since a recurrent one could not drop it and the next prompt does not contain it (RND-8).
+    """
+    taken = tuple(drafts[:accepted])
+    end = next((place for place, token in enumerate(taken) if token in eos), None)
+    if end is not None:
+        return Outcome(taken[: end + 1], end, end + 1, end + 1, taken[end])
+    if continuation == NO_TOKEN:
+        return Outcome(taken, accepted, accepted, accepted, None)
+    return Outcome((*taken, continuation), accepted, accepted, len(drafts), continuation)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from forerun.cli.places import OpenModel
 from forerun.cli.progress import import_model, loaded, pull_if_absent
-from forerun.cli.show import text_of
+from forerun.cli.sections import text_of
 from forerun.protocol.cache import CacheReport
 from forerun.protocol.events import Chunk, Done, Progress
 from forerun.protocol.imports import CreateRequest
@@ -22,18 +22,21 @@ class PrivatePlace:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._drafters: dict[ModelName, list[str]] = {}  # of the models opened here
 
     @contextmanager
     def opened(self, name: ModelName, options: LoadOptions) -> Iterator[OpenModel]:
         pull_if_absent(name, self._settings)
         with loaded(name, self._settings, options) as runner:
+            self._drafters[name] = runner.connection.status().drafters
             yield _PrivateModel(runner)
 
     def has(self, name: ModelName) -> bool:
         return Store(self._settings.models).exists(name)
 
     def section(self, name: ModelName, section: str) -> str:
-        return text_of(Store(self._settings.models).get(name), section)
+        model = Store(self._settings.models).get(name)
+        return text_of(model, section, self._drafters.get(name, ()))
 
     def create(self, name: ModelName, made: Modelfile) -> None:
         text, folder = format_modelfile(made), str(self._settings.models)

@@ -55,6 +55,16 @@ def unload_replaced(name: ModelName, settings: Settings) -> None:
             client.post("/api/generate", {"model": str(name), "keep_alive": 0, "stream": False})
 
 
+def bound_drafters(name: ModelName, settings: Settings) -> list[str]:
+    """The drafters of a model that a server on this machine has loaded; none if it has not."""
+    if settings.host.contact.is_loopback:
+        with suppress(ForerunError):
+            client = ServerClient(settings.host, settings.api_key)
+            client.version()
+            return client.drafters(str(name))
+    return []
+
+
 def needed_server(settings: Settings) -> ServerClient:
     """The server, for commands that are about one. RequestError says how to start it."""
     client = server_in_reach(settings)

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from forerun.base.errors import NotFoundError
@@ -10,6 +10,7 @@ from forerun.base.json_types import JsonObject, JsonValue
 from forerun.cli.list import table
 from forerun.cli.places import OpenModel
 from forerun.cli.progress import say_cut_context, shown
+from forerun.cli.sections import drafter_rows
 from forerun.client.server import NoServerError, ServerClient
 from forerun.protocol.cache import CacheReport
 from forerun.protocol.codec import build, encode
@@ -51,7 +52,9 @@ class ServedPlace:
 
     def section(self, name: ModelName, section: str) -> str:
         found = self._client.post("/api/show", {"model": str(name)})
-        return _info(name, found) if section == "info" else _text(found, section) or NOTHING
+        if section != "info":
+            return _text(found, section) or NOTHING
+        return _info(name, found, self._client.drafters(str(name)))
 
     def create(self, name: ModelName, made: Modelfile) -> None:
         messages: list[JsonValue] = [
@@ -130,7 +133,7 @@ def read_cache(found: JsonObject) -> CacheReport:
     return build({key: value for key, value in found.items() if key != "model"}, CacheReport)
 
 
-def _info(name: ModelName, found: JsonObject) -> str:
+def _info(name: ModelName, found: JsonObject, drafters: Sequence[str]) -> str:
     details, able = found.get("details"), found.get("capabilities")
     rows = [["name", str(name)]]
     if isinstance(details, dict):
@@ -138,7 +141,7 @@ def _info(name: ModelName, found: JsonObject) -> str:
     if isinstance(able, list):
         rows.append(["capabilities", ", ".join(map(str, able)) or NOTHING])
     rows += [["parameter", line] for line in _text(found, "parameters").splitlines()]
-    return table(["", ""], rows).lstrip()
+    return table(["", ""], rows + drafter_rows(drafters)).lstrip()
 
 
 def _shown(value: JsonValue) -> str:

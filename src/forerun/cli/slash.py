@@ -12,7 +12,7 @@ from forerun.cli.cache_picture import show
 from forerun.cli.chat import Chat, Shown
 from forerun.cli.places import Place
 from forerun.cli.run import parse_think
-from forerun.cli.show import SECTIONS
+from forerun.cli.sections import SECTIONS
 from forerun.protocol.cache import CacheReport
 from forerun.store.messages import Message
 from forerun.store.modelfile import Modelfile

@@ -43,6 +43,11 @@ class ServerClient:
             return []
         return [each for each in models if isinstance(each, dict)]
 
+    def drafters(self, name: str) -> list[str]:
+        """What drafts for a model that it has loaded; nothing for another one."""
+        named = [each.get("drafters") for each in self.loaded() if each.get("name") == name]
+        return [str(each) for found in named if isinstance(found, list) for each in found]
+
     def get(self, path: str) -> JsonObject:
         with self._exchange("GET", path, None, None) as response:
             return _object(response.read())

@@ -10,12 +10,14 @@ import pytest
 from click.testing import CliRunner
 
 from forerun.api.ollama.dialect import ChatDialect
+from forerun.base.address import Address
 from forerun.base.errors import RequestError
 from forerun.base.json_types import JsonObject
 from forerun.cli.chat import Chat, Shown, described
 from forerun.cli.run import command
 from forerun.cli.served import ServedPlace
 from forerun.cli.slash import SlashCommands
+from forerun.client.server import ServerClient
 from forerun.protocol.events import Done, DraftDepth, Drafting, DraftPosition, Figures
 from forerun.protocol.requests import CompletionRequest
 from forerun.scheduler.runners import LoadOptions
@@ -76,6 +78,9 @@ class Answering:
     def loaded(self) -> list[JsonObject]:
         return []
 
+    def drafters(self, name: str) -> list[str]:
+        return ["model", "lookup"] if name == "m:latest" else []
+
     def stream(self, _path: str, body: JsonObject) -> Iterator[JsonObject]:
         self.body = body
         yield json.loads(
@@ -92,6 +97,16 @@ def test_a_server_tells_as_much_as_a_runner() -> None:
     assert isinstance(done, Done)
     assert done.figures.drafting == DRAFTING
     assert server.body["options"] == {"draft": "lookup"}
+
+
+def test_the_drafters_of_a_loaded_model_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DRF-8: what a request may choose, as the runner tells it."""
+    shown = ServedPlace(Answering()).section(ModelName.parse("m"), "info")
+    assert "drafters    model, lookup" in shown.splitlines()
+    client = ServerClient(Address())
+    loaded = [{"name": "m:latest", "drafters": ["lookup"]}, {"name": "n:latest", "drafters": []}]
+    monkeypatch.setattr(client, "loaded", lambda: loaded)
+    assert [client.drafters(f"{name}:latest") for name in "mno"] == [["lookup"], [], []]
 
 
 def test_a_conversation_chooses_its_drafter(capsys: pytest.CaptureFixture[str]) -> None:

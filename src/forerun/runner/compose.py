@@ -11,7 +11,7 @@ from forerun.base.errors import LoadError
 from forerun.base.logs import event, logger
 from forerun.base.machine_memory import system_memory
 from forerun.base.units import GIB, MIB, format_bytes
-from forerun.contract.model import CacheOptions, ModelFacts, TargetModel
+from forerun.contract.model import CacheOptions, Caches, ModelFacts, TargetModel
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.pooling import Pooling
 from forerun.kernels.select import KernelChoice
@@ -21,9 +21,12 @@ from forerun.prefix.prefix_cache import MOST_BYTES, PrefixCache
 from forerun.runner.pooling import read_pooling
 from forerun.runner.request import LoadRequest
 from forerun.sampling.sampler import Sampler
+from forerun.speculation.bound import OFF, BoundDrafters
+from forerun.speculation.drafters.lookup import LookupDrafter
 from forerun.store.stored import StoredModel
 
 Progress = Callable[[str, float], None]  # what is going on, and the fraction of the load done
+Binding = Callable[[Caches, Sampler], BoundDrafters]  # to a target's caches
 
 CORES = torch.get_num_threads()  # torch's own choice, read before any load has changed it
 CACHE_SHARE = 4  # snapshots take one part in so many of their device's memory (02 STR-7)
@@ -54,7 +57,8 @@ def load_engine(
         if model.facts.own_threads:
             torch.set_num_threads(1)  # else its idle threads spin where the kernels' want to run
         context, budget = choose_context(request, stored, model), choose_budget(request, device)
-        return assemble(model, context, pooling, cache_bytes=budget)
+        binding = choose_drafters(stored, model)
+        return assemble(model, context, pooling, cache_bytes=budget, binding=binding)
 
 
 def assemble(
@@ -63,23 +67,38 @@ def assemble(
     pooling: Pooling | None = None,
     *,
     cache_bytes: int = MOST_BYTES,
+    binding: Binding = lambda _caches, _sampler: BoundDrafters(),
 ) -> LoadedModel:
     """A model with its caches and the parts that requests on it share. In normal mode.
 
     cache_bytes  budget of stored snapshots
+    binding      makes the drafters; by default there are none
     """
     facts = model.facts
     caches = model.new_caches(CacheOptions(context))
+    sampler = Sampler(vocab_size=facts.vocab_size, context_length=context, device=facts.device)
+    drafters = binding(caches, sampler)
     return LoadedModel(
         model=model,
         caches=caches,
-        prefix=PrefixCache(caches, budget_bytes=cache_bytes),
-        sampler=Sampler(vocab_size=facts.vocab_size, context_length=context, device=facts.device),
+        prefix=PrefixCache(
+            [*caches, *drafters.caches], look_ahead=drafters.look_ahead, budget_bytes=cache_bytes
+        ),
+        sampler=sampler,
+        drafters=drafters,
         context=context,
         chunk=choose_chunk(facts),
         look_ahead=0 if facts.device.type == "cpu" else 1,
         pooling=pooling or Pooling(),
     )
+
+
+def choose_drafters(stored: StoredModel, model: TargetModel) -> Binding:
+    """Lookup for every model, unless its own parameter says `draft off` (03 DRF-8, GEN-1)."""
+    if stored.parameters.get("draft") == OFF:
+        return lambda _caches, _sampler: BoundDrafters()
+    lookup = LookupDrafter(device=model.facts.device)
+    return lambda _caches, _sampler: BoundDrafters.of(lookup=lookup)
 
 
 def choose_device(wanted: str | None) -> torch.device:

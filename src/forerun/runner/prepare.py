@@ -18,7 +18,6 @@ log = logger(__name__)
 
 MAX_TOP_LOGPROBS = 20  # 08 API-5
 MOST_CHARACTERS = 256  # that a token stands for, in the vocabularies there are and on average
-BOUND_DRAFTS = ("auto", "off")  # no drafter is bound yet; a name that is not bound is a 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,7 @@ class Limits:
     context: int  # tokens that are loaded for prompt and answer together
     max_context: int  # tokens that the model itself could take
     vocab_size: int
+    drafts: tuple[str, ...] = ("auto", "off")  # what a request may draft with (03 DRF-8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,9 @@ def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prep
     _note_inert(options)
     layered = {**text.parameters, **options}
     sampling = _sampling(request, text, options)
+    if sampling.draft not in limits.drafts:
+        offered = ", ".join(limits.drafts)
+        raise RequestError(f"draft is {sampling.draft!r}; this model offers {offered}")
     # normalised for its checks alone: a bias on a token that is not there is the caller's mistake
     sampling.normalised(vocab_size=limits.vocab_size, context_length=limits.context)
     context = _context(options, limits)
@@ -108,17 +111,12 @@ def _sampling(
         raise RequestError(
             f"top_logprobs is {request.top_logprobs}; it must be 0 to {MAX_TOP_LOGPROBS}"
         )
-    sampling = SamplingOptions.from_layers(
+    return SamplingOptions.from_layers(
         text.parameters,
         options,
         logprobs=request.logprobs,
         top_logprobs=request.top_logprobs,
     )
-    if sampling.draft not in BOUND_DRAFTS:
-        raise RequestError(
-            f"draft is {sampling.draft!r}; this model offers {', '.join(BOUND_DRAFTS)}"
-        )
-    return sampling
 
 
 def _note_inert(options: dict[str, OptionValue]) -> None:

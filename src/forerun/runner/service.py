@@ -38,8 +38,10 @@ class ServedModel:
 
     @property
     def limits(self) -> Limits:
-        facts = self.engine.model.facts
-        return Limits(self.engine.context, facts.max_context, facts.vocab_size)
+        engine, facts = self.engine, self.engine.model.facts
+        return Limits(
+            engine.context, facts.max_context, facts.vocab_size, engine.drafters.choices()
+        )
 
 
 class Service:

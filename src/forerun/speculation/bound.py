@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from forerun.base.errors import RequestError
 from forerun.contract.drafter import Drafter
@@ -60,3 +61,9 @@ class BoundDrafters:
         """Its caches, which ride in the prefix cache behind the target's."""
         owner = self.owner
         return () if owner is None else owner.caches
+
+    @property
+    def look_ahead(self) -> Literal[0, 1]:
+        """1 where they hold pairs (02 KEY-4)."""
+        owner = self.owner
+        return 1 if owner is not None and owner.look_ahead else 0

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Answer", "Chunk", "Done", "Model", "ModelInfo", "load"]
 
-DRAFTS = ("auto", "off")
 REASONING = ("thinking", "reasoning_content", "reasoning")  # what clients call it in a message
 
 
@@ -44,7 +43,9 @@ def load(
 ) -> "Model":
     """Load a model of the store, or pull it first, showing progress on standard error.
 
-    draft        "auto" uses the drafters that the model has, "off" decodes plainly
+    draft        what answers are drafted with unless a call says otherwise: "model" is the model's
+                 own draft, "lookup" repeats what the text said before, "auto" the first of these
+                 that it has, "off" decodes plainly
     num_ctx      tokens of context, prompt and answer together; None: the model's parameter, else
                  FORERUN_CONTEXT_LENGTH, else 8192 on a CPU; never above the model's own maximum
     cache_bytes  memory for conversations beside the one at hand, bytes or a size such as "1GiB",
@@ -59,8 +60,7 @@ def load(
     ...     model.info.context_length
     512
     """
-    if draft not in DRAFTS:
-        raise RequestError(f"draft is {draft!r}; it must be one of {', '.join(DRAFTS)}")
+    check_option("draft", draft)
     num_ctx = _whole("num_ctx", num_ctx)
     budget = _size("cache_bytes", cache_bytes)
     settings = Settings.from_environment()
@@ -75,7 +75,13 @@ def load(
     request = LoadRequest.under(
         settings, str(model), num_ctx=num_ctx, cache_bytes=budget, device=device
     )
-    return Model(str(model), load_here(request), draft)
+    service = load_here(request)
+    try:
+        service.served.engine.drafters.chosen(draft)
+    except RequestError:
+        service.close()
+        raise
+    return Model(str(model), service, draft)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,13 +169,13 @@ def test_a_load_goes_from_the_device_to_the_weights_to_the_caches(monkeypatch, s
 
         monkeypatch.setattr(compose, name, call)
 
-    for name in ("prepare_device", "load_model", "CacheOptions", "PrefixCache", "Sampler"):
+    for name in ("prepare_device", "load_model", "CacheOptions", "Sampler", "PrefixCache"):
         noted(name)
     threads = torch.get_num_threads()
     with torch.inference_mode():
         load_engine(stored, LoadRequest("tiny", settings.models), lambda *_: None)
     torch.set_num_threads(threads)
-    assert order == ["prepare_device", "load_model", "CacheOptions", "PrefixCache", "Sampler"]
+    assert order == ["prepare_device", "load_model", "CacheOptions", "Sampler", "PrefixCache"]
 
 
 def test_the_architecture_is_looked_up_before_any_tensor_is_opened():

@@ -89,6 +89,8 @@ class LayerOperands:
     activation: str  # "silu" or "gelu_pytorch_tanh"
     window: int | None  # positions that a query sees, itself included; None: all before it
     rope: int = 0  # which of the model's tables of angles turns it
+    token_norm: Tensor | None = None  # of tokens, which attention reads beside the stream
+    normed_residual: bool = False  # what attention adds to is the normed stream
 
     @property
     def linears(self) -> Sequence[BiasedLinear]:

@@ -102,6 +102,15 @@ class ConfigReader:
             raise self._wrong(place, value, "a list of strings")
         return tuple(value)
 
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """A list of whole numbers of either sign; None where the field is absent."""
+        place, value = self._find(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(type(number) is int for number in value):
+            raise self._wrong(place, value, "a list of whole numbers")
+        return tuple(value)
+
     def only(self, name: str, default: str, served: Collection[str]) -> str:
         """A word that picks code, one of `served` (CON-14)."""
         word = self.word(name, default)

@@ -156,18 +156,27 @@ class DenseBuilder:
         kernels, shift = self.weights.placement.kernels, self.norm_shift
         return RMSNorm(weight, self.shape.eps, shift=shift, uniform=uniform, kernels=kernels)
 
-    def _block(self, layer: LayerWeights) -> Block:
-        """A block of separate operations."""
-        form, norms, projection = layer.form, layer.norms, self.weights.projection
-        attention = Attention(
+    def attention(self, layer: LayerWeights) -> Attention:
+        """Of separate operations."""
+        form, projection = layer.form, self.weights.projection
+        return Attention(
             projection(layer.qkv),
             projection(layer.output),
             layer.heads,
             nn_attention.Attention(layer.index, form.scale, form.window),
-            norm=norms.heads,
+            norm=layer.norms.heads,
             rope=form.rope,
         )
-        mlp = Mlp(projection(layer.gate_up), projection(layer.down), GATED[form.activation])
+
+    def mlp(self, layer: LayerWeights) -> Mlp:
+        """Of separate operations."""
+        projection = self.weights.projection
+        gate_up, down = projection(layer.gate_up), projection(layer.down)
+        return Mlp(gate_up, down, GATED[layer.form.activation])
+
+    def block(self, layer: LayerWeights) -> Block:
+        """A block of separate operations."""
+        norms, attention, mlp = layer.norms, self.attention(layer), self.mlp(layer)
         if norms.attended is None or norms.output is None:
             return PreNormBlock(norms.input, attention, norms.mlp, mlp)
         return SandwichBlock(norms.input, attention, norms.attended, norms.mlp, mlp, norms.output)
@@ -188,7 +197,7 @@ class DenseBuilder:
         if fused is None:
             self.weights.settle(linear for layer in layers for linear in layer.linears)
             own_threads = self.weights.placement.kernels.own_threads
-            blocks = [self._block(layer) for layer in layers]
+            blocks = [self.block(layer) for layer in layers]
             stack = Blocks(blocks, placement.dtype, own_threads=own_threads)
         else:
             stack = fused

@@ -55,6 +55,17 @@ class Weights:
         """Whether a tensor of that name is there and not picked yet."""
         return name in self._unpicked
 
+    @property
+    def surplus(self) -> list[str]:
+        """The tensors that nobody has picked."""
+        return sorted(self._unpicked)
+
+    def columns(self, name: str) -> int | None:
+        """The last dimension of a dense tensor as stored; None where it is missing or packed."""
+        stored = self._unpicked.get(name)
+        packed = f"{name}_scale" in self._unpicked
+        return None if stored is None or packed else stored.shape[-1]
+
     def prefix(self, name: str, candidates: Sequence[str]) -> str:
         """The first of `candidates` under which tensor `name` stands."""
         for prefix in candidates:
@@ -131,7 +142,7 @@ class Weights:
         """Report the last byte, and what the model did not ask for, in one warning (CON-14)."""
         if self._progress is not None:
             self._progress(self._total_bytes, self._total_bytes)
-        surplus = sorted(name for name in self._unpicked if not name.endswith(LEFTOVERS))
+        surplus = [name for name in self.surplus if not name.endswith(LEFTOVERS)]
         if surplus:
             more = f" and {len(surplus) - LISTED} more" if len(surplus) > LISTED else ""
             names = ", ".join(surplus[:LISTED]) + more

@@ -53,6 +53,7 @@ class LayerForm:
     outer_norms: bool = False  # of what attention and MLP add to the stream (GM3-5)
     window: int | None = None
     rope: int = 0  # which of the model's rotary tables turns it
+    normed_residual: bool = False  # what attention adds to is the normed stream (03 EGL-4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class LayerNorms:
     attended: RMSNorm | None
     output: RMSNorm | None
     heads: RMSNorm | None
+    tokens: RMSNorm | None = None  # of what a draft's attention reads beside the stream (03 EGL-4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +125,17 @@ class FusedLayers:
         ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
         taps: Sequence[int] = (),
+        tokens: Tensor | None = None,
     ) -> tuple[Tensor, Streams]:
-        """`x` [B, L, hidden] float32, contiguous: changed, and returned."""
-        turns = [rope.addresses(batch) for rope in ropes]
+        """`x` [B, L, hidden] float32, contiguous: changed, and returned.
+
+        tokens  the same, and only read: of stacks whose first layer has a norm for them
+        """
+        rows = _Rows(x, tokens, [rope.addresses(batch) for rope in ropes])
         if caches is None:
-            return x, self._one_by_one(x, batch, turns, None, taps)
+            return x, self._one_by_one(rows, batch, None, taps)
         if batch.writes is not None:
-            return x, self._into(x, batch, turns, batch.writes, taps)
+            return x, self._into(rows, batch, batch.writes, taps)
         assert len(set(batch.lengths)) == 1, f"rows of a cache advance in step: {batch.lengths}"
         # as in `nn.attention`, checked by no protocol
         begun: list[AttentionCache] = []
@@ -139,7 +145,7 @@ class FusedLayers:
             for cache in cast(Sequence[AttentionCache], caches):
                 writes.append(cache.begin_write(width))
                 begun.append(cache)
-            streams = self._into(x, batch, turns, writes, taps)
+            streams = self._into(rows, batch, writes, taps)
             written = batch.lengths[0]
         finally:
             for cache in begun:
@@ -151,17 +157,12 @@ class FusedLayers:
         return sum(layer.nbytes for layer in self.layers)
 
     def _into(
-        self,
-        x: Tensor,
-        batch: Batch,
-        turns: Turns,
-        writes: Sequence[object],
-        taps: Sequence[int],
+        self, rows: "_Rows", batch: Batch, writes: Sequence[object], taps: Sequence[int]
     ) -> Streams:
         """Everything is said beforehand where it can be, and then the layers run at a stretch."""
         if batch.rows > 1 or not batch.lengths[0] or not self._placed(batch, writes):
-            return self._one_by_one(x, batch, turns, writes, taps)
-        self._kernels.enter(x, batch.lengths[0], [rows[0] for rows in turns])
+            return self._one_by_one(rows, batch, writes, taps)
+        self._enter(rows, 0, batch.lengths[0])
         if not taps:
             self._kernels.run(0, len(self.layers))
             return {}
@@ -172,8 +173,13 @@ class FusedLayers:
                 self._kernels.run(done, tap)
                 done = tap
             if tap < len(self.layers):
-                streams[tap] = x.clone()
+                streams[tap] = rows.stream.clone()
         return streams
+
+    def _enter(self, rows: "_Rows", row: int, length: int) -> None:
+        tokens = None if rows.tokens is None else rows.tokens[row]
+        turns = [each[row] for each in rows.turns]
+        self._kernels.enter(rows.stream[row], length, turns, tokens)
 
     def _placed(self, batch: Batch, writes: Sequence[object]) -> bool:
         """Whether the new rows of all layers simply follow their histories, each in one buffer."""
@@ -194,19 +200,18 @@ class FusedLayers:
 
     def _one_by_one(
         self,
-        x: Tensor,
+        rows: "_Rows",
         batch: Batch,
-        turns: Turns,
         writes: Sequence[object] | None,
         taps: Sequence[int],
     ) -> Streams:
         streams: Streams = {}
         for index, layer in enumerate(self.layers):
             if index in taps:
-                streams[index] = x.clone()
+                streams[index] = rows.stream.clone()
 
             def run(row: int, length: int, index: int = index) -> None:
-                self._kernels.enter(x[row], length, [rows[row] for rows in turns])
+                self._enter(rows, row, length)
                 self._kernels.run(index, index + 1)
 
             if writes is None:
@@ -214,6 +219,15 @@ class FusedLayers:
             else:
                 layer.written(batch, _begun(writes[index]), run)
         return streams
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What passes through the layers in one forward."""
+
+    stream: Tensor  # [B, L, hidden] float32, changed in place
+    tokens: Tensor | None
+    turns: Turns
 
 
 class FusedLayer:
@@ -303,6 +317,8 @@ def _operands(layer: LayerWeights) -> LayerOperands | None:
         activation=form.activation,
         window=form.window,
         rope=form.rope,
+        token_norm=None if norms.tokens is None else _factors(norms.tokens),
+        normed_residual=form.normed_residual,
     )
 
 

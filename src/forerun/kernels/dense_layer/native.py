@@ -59,6 +59,7 @@ class NativeLayer:
                 ("attended_norm", layer.attended_norm),
                 ("mlp_norm", layer.mlp_norm),
                 ("output_norm", layer.output_norm),
+                ("token_norm", layer.token_norm),
             )
         }
         assert all(norm is None or norm.dtype == torch.float32 for norm in norms.values())
@@ -79,6 +80,7 @@ class NativeLayer:
             head_dim=layer.head_dim,
             activation=ACTIVATIONS[layer.activation],
             window=layer.window or 0,
+            normed_residual=int(layer.normed_residual),
             **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
         )
         assert loaded.layer_supported(self.struct)
@@ -136,20 +138,27 @@ class NativeLayers:
         self._structs = (FrLayer * len(layers))(*(layer.struct for layer in self.layers))
         self._widest = 0
 
-    def enter(self, stream: Tensor, width: int, turns: Sequence[tuple[int, int]]) -> None:
+    def enter(
+        self,
+        stream: Tensor,
+        width: int,
+        turns: Sequence[tuple[int, int]],
+        tokens: Tensor | None = None,
+    ) -> None:
         """Say which rows pass in the next runs; the caller keeps all of it alive until then.
 
         stream  [width or more, hidden] float32, contiguous, and replaced; there may be a leading
                 dimension of 1
         turns   of each rope, the addresses of cosines and sines [width or more, head_dim / 2]
                 float32
+        tokens  as the stream, and only read: of layers with a norm for them
         """
         if width > self._widest:
             self._make_room(width)
-        address = stream.data_ptr()
+        address, read = stream.data_ptr(), None if tokens is None else tokens.data_ptr()
         for each, (cosines, sines) in zip(self._passes, turns, strict=True):
             each.stream, each.cosines, each.sines = address, cosines, sines
-            each.width = width
+            each.width, each.tokens = width, read
 
     def run(self, first: int, end: int) -> None:
         """Layers `[first, end)`, each where it was placed.

@@ -41,6 +41,7 @@ def dense_layer(
     rows: tuple[Tensor, Tensor],
     at: Place,
     *,
+    tokens: Tensor | None = None,
     product: Product = exact_product,
 ) -> None:
     """Write the new rows of keys and values, and replace the stream by what leaves the layer.
@@ -48,8 +49,15 @@ def dense_layer(
     stream  [width, hidden] float32
     turns   cosines and sines [width, head_dim / 2] float32
     rows    keys and values [kv_heads, capacity, head_dim]
+    tokens  [width, hidden] float32, of a layer that reads them beside the stream
     """
-    queries, *new = _projected(layer, stream, turns, product)
+    into = rms_norm(stream, layer.input_norm, layer.epsilon)
+    if layer.normed_residual:
+        stream.copy_(into)
+    if layer.token_norm is not None:
+        assert tokens is not None, "this layer reads tokens"
+        into = torch.cat((rms_norm(tokens, layer.token_norm, layer.epsilon), into), -1)
+    queries, *new = _projected(layer, into, turns, product)
     end = at.first_row + at.width
     for buffer, written in zip(rows, new, strict=True):
         buffer[:, at.first_row : end] = written.transpose(0, 1).to(buffer.dtype)
@@ -64,10 +72,9 @@ def dense_layer(
 
 
 def _projected(
-    layer: LayerOperands, stream: Tensor, turns: tuple[Tensor, Tensor], product: Product
+    layer: LayerOperands, into: Tensor, turns: tuple[Tensor, Tensor], product: Product
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values [width, heads, head_dim], normed and turned as the family does."""
-    into = rms_norm(stream, layer.input_norm, layer.epsilon)
     joined = torch.cat([product(part, into) for part in layer.qkv], -1)
     heads = joined.view(joined.shape[0], -1, layer.head_dim)
     parts = (layer.heads, layer.kv_heads, layer.kv_heads)

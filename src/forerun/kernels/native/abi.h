@@ -29,6 +29,9 @@ struct FrLayer {
     int32_t hidden, inner, heads, kv_heads, head_dim;
     int32_t activation;  // 0: SiLU, 1: GELU by tanh
     int32_t window;      // positions that a query sees, itself included; 0: all before it
+    // Of a draft's first layer, whose attention reads rows of tokens and of the stream side by side.
+    int32_t normed_residual;  // 1: what attention adds to is the normed stream
+    const float* token_norm;  // null: attention reads the stream alone
 };
 
 // The rows of one forward, the same for all layers that turn by the same angles.
@@ -36,6 +39,7 @@ struct FrPass {
     float* stream;                 // [width, hidden], replaced by each layer's output
     const float *cosines, *sines;  // [width, head_dim / 2]
     int32_t width;
+    const float* tokens;  // [width, hidden], read by layers with a norm for them
 };
 
 // What a layer does with the rows that pass: where they go, and the history that they see.

@@ -46,11 +46,34 @@ private:
     }
 
     Quantised normed_stream(const float* weight) {
-        return prepare(at_.own.stream, at_.stream, [&](int row, const Quantised& to) {
-            norm(stream_ + int64_t(row) * layer_.hidden, weight, layer_.hidden, layer_.epsilon,
-                 at_.own.row);
+        const int hidden = layer_.hidden;
+        const Quantised own = narrowed(at_.own.stream, hidden), all = narrowed(at_.stream, hidden);
+        return prepare(own, all, [&](int row, const Quantised& to) {
+            norm(stream_ + int64_t(row) * hidden, weight, hidden, layer_.epsilon, at_.own.row);
             quantise(at_.own.row, to, row);
         });
+    }
+
+    Quantised attention_input() {
+        if (!layer_.token_norm) return normed_stream(layer_.input_norm);
+        const int hidden = layer_.hidden;
+        const float* tokens = pass_.tokens + int64_t(first_) * hidden;
+        return prepare(at_.own.stream, at_.stream, [&](int row, const Quantised& to) {
+            const int64_t at = int64_t(row) * hidden;
+            norm(tokens + at, layer_.token_norm, hidden, layer_.epsilon, at_.own.row);
+            norm(stream_ + at, layer_.input_norm, hidden, layer_.epsilon, at_.own.row + hidden);
+            quantise(at_.own.row, to, row);
+        });
+    }
+
+    // Nobody reads the stream here: attention has its input, and its output is yet to come.
+    void norm_residual() {
+        if (!layer_.normed_residual) return;
+        const Share rows = mine(rows_);
+        for (int row = rows.first; row < rows.end; ++row) {
+            float* x = stream_ + int64_t(row) * layer_.hidden;
+            norm(x, layer_.input_norm, layer_.hidden, layer_.epsilon, x);
+        }
     }
 
     // Adds a product to the stream, through a norm of its own where the family has one.
@@ -74,10 +97,11 @@ private:
     }
 
     void attention() {
-        const Quantised x = normed_stream(layer_.input_norm);
+        const Quantised x = attention_input();
         linear<false>(layer_.qkv, 3, x, rows_, at_.qkv, qkv_columns_, member_, members_);
         team_.barrier(member_);
         place();
+        norm_residual();
         prefetch(layer_.output, member_, members_);
         team_.barrier(member_);
         attend();

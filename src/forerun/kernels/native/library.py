@@ -68,6 +68,9 @@ class FrLayer(Structure):
         ("head_dim", c_int32),
         ("activation", c_int32),  # 0: SiLU, 1: GELU by tanh
         ("window", c_int32),  # positions that a query sees, itself included; 0: all before it
+        # of a draft's first layer, whose attention reads rows of tokens and stream side by side
+        ("normed_residual", c_int32),  # 1: what attention adds to is the normed stream
+        ("token_norm", c_void_p),  # None: attention reads the stream alone
     )
 
 
@@ -79,6 +82,7 @@ class FrPass(Structure):
         ("cosines", c_void_p),  # float32 [width, head_dim / 2]
         ("sines", c_void_p),
         ("width", c_int32),
+        ("tokens", c_void_p),  # float32 [width, hidden], read by layers with a norm for them
     )
 
 

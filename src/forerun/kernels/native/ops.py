@@ -60,6 +60,7 @@ def dense_layer(
     layer: LayerOperands, stream: Tensor, turns: Pair, rows: Pair, at: Place, *, threads: int
 ) -> None:
     """As `dense_layer.reference` says; the layer's weights are repacked ones."""
+    assert layer.token_norm is None, "a draft's first layer has no operator"
     weights = [part.weight for part in layer.linears]
     repacked = [weight for weight in weights if isinstance(weight, RepackedWeight)]
     assert len(repacked) == len(weights), "weights of a layer's operator are repacked"

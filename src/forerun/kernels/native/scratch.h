@@ -64,6 +64,12 @@ inline Quantised take_quantised(Memory& memory, int columns, int rows) {
     return x;
 }
 
+// The same memory for rows of fewer columns.
+inline Quantised narrowed(Quantised x, int columns) {
+    x.columns = columns;
+    return x;
+}
+
 // What queries have seen: exponentials relative to the largest score, and values summed by them.
 struct Seen {
     float *most, *total;  // [queries]
@@ -87,12 +93,17 @@ inline int item_rows(const FrLayer& layer) {
     return most_of(1, kItemQueries * layer.kv_heads / layer.heads);
 }
 
+// Of what attention reads: the stream, or tokens and the stream side by side.
+inline int input_columns(const FrLayer& layer) {
+    return layer.token_norm ? 2 * layer.hidden : layer.hidden;
+}
+
 // What one member uses alone.
 struct Own {
     Quantised stream, attended, inner;  // of `kFewRows`
     float* keys;                        // one block, dimension by dimension
     Seen block, running;
-    float* row;  // [heads * head_dim] or [hidden]
+    float* row;  // [heads * head_dim] or [input_columns]
 };
 
 struct LayerMemory {
@@ -110,7 +121,7 @@ inline LayerMemory divide(Memory& memory, const FrLayer& layer, int width, int m
     const int64_t item =
         int64_t(most_of(item_rows(layer), kNarrow)) * (layer.heads / layer.kv_heads);
     LayerMemory all;
-    all.stream = take_quantised(memory, layer.hidden, rows);
+    all.stream = take_quantised(memory, input_columns(layer), rows);
     all.attended = take_quantised(memory, columns, rows);
     all.inner = take_quantised(memory, layer.inner, rows);
     all.qkv = memory.take<float>(int64_t(rows) * (layer.heads + 2 * layer.kv_heads) * dim);
@@ -121,13 +132,13 @@ inline LayerMemory divide(Memory& memory, const FrLayer& layer, int width, int m
     all.running = take_seen(memory, narrow, dim);
     for (int each = 0; each < members; ++each) {
         Own own;
-        own.stream = take_quantised(memory, layer.hidden, kFewRows);
+        own.stream = take_quantised(memory, input_columns(layer), kFewRows);
         own.attended = take_quantised(memory, columns, kFewRows);
         own.inner = take_quantised(memory, layer.inner, kFewRows);
         own.keys = memory.take<float>(int64_t(kBlock) * dim);
         own.block = take_seen(memory, item, dim);
         own.running = take_seen(memory, item, dim);
-        own.row = memory.take<float>(most_of(columns, layer.hidden));
+        own.row = memory.take<float>(most_of(columns, input_columns(layer)));
         if (each == member) all.own = own;
     }
     return all;

@@ -52,8 +52,9 @@ class ChainDrafter:
         flush_at: int = FLUSH_AT,
     ) -> None:
         """caches: of the head, as it makes them; without any it drafts from one position"""
-        self._draft, self._target_caches, self.caches = draft, target_caches, caches
         self._own = [cache for cache in caches if cache is not None]
+        self._draft, self._target_caches = draft, target_caches
+        self.caches: Caches = caches if self._own else ()
         self._sampler, self._column_ids = sampler, draft.column_ids
         self._ranked = draft if isinstance(draft, RankedLogits) else None
         self._device = draft.facts.device

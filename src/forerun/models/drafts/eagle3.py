@@ -1,0 +1,298 @@
+"""Loading an EAGLE-3 head for its target: tensors, checks, kernels (spec 03 EGL-6 to EGL-9)."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from forerun.base.errors import LoadError
+from forerun.base.logs import logger
+from forerun.contract.model import DraftFacts, ModelFacts, SharedTables, TappedModel, TargetModel
+from forerun.models.dense_build import DenseBuilder
+from forerun.models.drafts.eagle3_config import Eagle3Config, read_config, resolve_taps
+from forerun.models.drafts.eagle3_model import (
+    Condition,
+    Eagle3Draft,
+    FusedPairs,
+    PairBlock,
+    PairLayers,
+    Parts,
+    SeparateLayers,
+)
+from forerun.models.drafts.quantising import quantised_layer, quantised_linear
+from forerun.models.drafts.vocabulary import column_ids
+from forerun.models.load import DRAFT
+from forerun.models.tensor_files import Stored, open_tensors
+from forerun.models.weights import LISTED, Weights
+from forerun.nn.dense_layer import FusedLayers, LayerForm, LayerNorms, LayerWeights, fused_layers
+from forerun.nn.linear import Linear, LinearWeights
+from forerun.nn.norm import RMSNorm
+from forerun.nn.placement import Placement
+from forerun.nn.rope import Rope
+
+FIRST_LAYER = ("midlayer.", "layers.0.")  # of the original repository, and of `speculators`
+IGNORED = "verifier_"  # the target's own, which trainers keep
+
+log = logger(__name__)
+
+
+def load_eagle3(
+    config: Mapping[str, object],
+    files: Iterable[Path],
+    target: TargetModel,
+    placement: Placement,
+    *,
+    taps: Sequence[int] | None = None,
+) -> Eagle3Draft:
+    """Build the head that config.json describes, and have the target hand out what it takes.
+
+    taps  streams that it reads whatever its config says, as `TappedModel.tap` counts
+
+    Raises LoadError naming the field, tensor or number at fault, and both sides of a disagreement.
+    """
+    head = read_config(config)
+    facts = target.facts
+    _check_target(head, facts)
+    if not isinstance(target, TappedModel):
+        raise LoadError("a draft head needs a model that hands out its residual streams")
+    resolved = resolve_taps(head.taps if taps is None else taps, facts.layers)
+    stored = _tensors(files)
+    ids = _column_ids(stored, head, facts)
+    builder = _Builder(head, Weights(stored, config, placement), target, ids, len(resolved))
+    draft = Eagle3Draft(builder.parts(), resolved)
+    surplus = builder.weights.surplus
+    if surplus:
+        raise LoadError(f"the draft head has {_listed(surplus)}, which EAGLE-3 heads have not")
+    target.tap(resolved)
+    *most, last = map(str, resolved)
+    where = f"{', '.join(most)} and {last}" if most else last
+    log.info("the draft head reads the streams after %s of %d layers", where, facts.layers)
+    return draft
+
+
+def _check_target(head: Eagle3Config, facts: ModelFacts) -> None:
+    """EGL-9."""
+    pairs = (
+        ("streams", head.target_hidden_size, facts.hidden_size, "wide"),
+        ("a vocabulary", head.shape.vocab_size, facts.vocab_size, "tokens large"),
+    )
+    for what, ours, theirs, unit in pairs:
+        if ours != theirs:
+            raise LoadError(
+                f"the draft head is for a model with {what} {ours} {unit}; this one's is {theirs}"
+            )
+
+
+def _tensors(files: Iterable[Path]) -> dict[str, Stored]:
+    """Those of the head, by the names in its layout, which may share files with the target's."""
+    stored = open_tensors(files)
+    if any(name.startswith(DRAFT) for name in stored):
+        stored = {
+            name.removeprefix(DRAFT): entry
+            for name, entry in stored.items()
+            if name.startswith(DRAFT)
+        }
+    kept = {name: entry for name, entry in stored.items() if not name.startswith(IGNORED)}
+    biases = sorted(name for name in kept if name.endswith(".bias"))
+    if biases:
+        raise LoadError(f"the draft head has biases, {_listed(biases)}; EAGLE-3 heads have none")
+    return kept
+
+
+def _column_ids(stored: dict[str, Stored], head: Eagle3Config, facts: ModelFacts) -> Tensor | None:
+    """Takes the two tensors that name the head's vocabulary."""
+    d2t, t2d = (stored.pop(name, None) for name in ("d2t", "t2d"))
+    columns, vocabulary = head.draft_vocabulary, facts.vocab_size
+    read = [None if part is None else part.read() for part in (d2t, t2d)]
+    ids = column_ids(columns, vocabulary, *read)
+    whole = columns == vocabulary and torch.equal(ids, torch.arange(columns))
+    return None if whole else ids.to(facts.device)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class _Builder:
+    """Makes the parts of one head."""
+
+    head: Eagle3Config
+    weights: Weights
+    target: TargetModel
+    ids: Tensor | None
+    taps: int
+
+    def parts(self) -> Parts:
+        head, placement = self.head, self.weights.placement
+        shape = head.shape
+        first, others = self._first_layer(), self._other_layers()
+        fused = self._fused([first, *others])
+        layers: PairLayers
+        stream = placement.dtype
+        if fused is None:
+            layers = self._separate(first, others)
+        else:
+            layers, stream = FusedPairs(fused), torch.float32
+        embed, own_embedding = self._embedding(stream)
+        condition = self._condition(stream, native=fused is not None)
+        norm = self._norm("norm", shape.hidden_size)
+        unembedding = self._unembedding(stream, native=fused is not None)
+        held = (condition, layers, norm, unembedding)
+        facts = DraftFacts(
+            columns=head.draft_vocabulary,
+            hidden_size=shape.hidden_size,
+            taps_size=self.taps * head.target_hidden_size,
+            step_size=shape.hidden_size,
+            max_context=min(shape.max_context, head.rope.max_context or shape.max_context),
+            weight_bytes=own_embedding + sum(part.nbytes for part in held),
+            device=placement.device,
+            dtype=placement.dtype,
+        )
+        return Parts(
+            condition=condition,
+            embed=embed,
+            layers=layers,
+            rope=Rope(head.rope, placement.device),
+            norm=norm,
+            head=unembedding,
+            column_ids=self.ids,
+            normed_output=head.norm_output,
+            heads=[shape.heads] * shape.layers,
+            facts=facts,
+        )
+
+    @property
+    def _dense(self) -> DenseBuilder:
+        return DenseBuilder(self.head.shape, self.weights, "")
+
+    @property
+    def _form(self) -> LayerForm:
+        return LayerForm(self.head.shape.heads.dim**-0.5, "silu", head_norms=self.head.head_norms)
+
+    def _first_layer(self) -> LayerWeights:
+        """EGL-4: queries, keys and values read twice the width."""
+        shape, pick, dense = self.head.shape, self.weights.pick, self._dense
+        at = self.weights.prefix("input_layernorm.weight", FIRST_LAYER)
+        heads, hidden, inner = shape.heads, shape.hidden_size, shape.intermediate_size
+        query, kv = heads.query * heads.dim, heads.kv * heads.dim
+        sizes = {"q": query, "k": kv, "v": kv}
+        qkv = [(f"{at}self_attn.{name}_proj", rows) for name, rows in sizes.items()]
+        gate_up = [(f"{at}mlp.{name}_proj", inner) for name in ("gate", "up")]
+        return LayerWeights(
+            index=0,
+            form=replace(self._form, normed_residual=self.head.norm_before_residual),
+            heads=heads,
+            epsilon=shape.eps,
+            norms=LayerNorms(
+                tokens=dense.norm(f"{at}input_layernorm"),
+                input=dense.norm(f"{at}hidden_norm"),
+                mlp=dense.norm(f"{at}post_attention_layernorm"),
+                attended=None,
+                output=None,
+                heads=dense.head_norm(at) if self.head.head_norms else None,
+            ),
+            qkv=pick(2 * hidden, *qkv),
+            output=pick(query, (f"{at}self_attn.o_proj", hidden)),
+            gate_up=pick(hidden, *gate_up),
+            down=pick(inner, (f"{at}mlp.down_proj", hidden)),
+        )
+
+    def _other_layers(self) -> list[LayerWeights]:
+        return [self._dense.layer(index, self._form) for index in range(1, self.head.shape.layers)]
+
+    def _fused(self, layers: Sequence[LayerWeights]) -> FusedLayers | None:
+        """Beside a target whose kernels have threads of their own; quantised for them."""
+        placement = self.weights.placement
+        if not self.target.facts.own_threads or not placement.kernels.cpu_kernels:
+            return None
+        quantised = [quantised_layer(layer) for layer in layers]
+        return fused_layers(quantised, placement.dtype, placement.kernels)
+
+    def _separate(self, first: LayerWeights, others: list[LayerWeights]) -> SeparateLayers:
+        self.weights.settle(linear for layer in (first, *others) for linear in layer.linears)
+        norms, dense = first.norms, self._dense
+        assert norms.tokens is not None
+        block = PairBlock(
+            norms.tokens,
+            norms.input,
+            dense.attention(first),
+            norms.mlp,
+            dense.mlp(first),
+            first.form.normed_residual,
+        )
+        blocks = [dense.block(layer) for layer in others]
+        return SeparateLayers(block, blocks, self.weights.placement.dtype)
+
+    def _condition(self, stream: torch.dtype, *, native: bool) -> Condition:
+        head, width = self.head, self.head.target_hidden_size
+        inputs = self.taps * width
+        self._check_fc(inputs)
+        (fc,) = self.weights.pick(inputs, ("fc", head.shape.hidden_size))
+        return Condition(
+            fc=self._linear(fc, stream, native=native),
+            joined_norm=self._norm("input_norm", inputs) if head.norm_before_fc else None,
+            tap_norms=[self._norm(f"fc_norm.{tap}", width) for tap in range(self.taps)]
+            if head.fc_norm
+            else (),
+            dtype=stream,
+        )
+
+    def _check_fc(self, inputs: int) -> None:
+        found = self.weights.columns("fc.weight")
+        if found not in (None, inputs):
+            raise LoadError(
+                f"fc.weight takes {found} numbers; {self.taps} streams that are "
+                f"{self.head.target_hidden_size} wide have {inputs}"
+            )
+
+    def _embedding(self, stream: torch.dtype) -> tuple[Callable[[Tensor], Tensor], int]:
+        """Vectors of tokens in the dtype of the stream, and the bytes of a table of its own."""
+        shape = self.head.shape
+        if "embed_tokens.weight" in self.weights:
+            rows, width = shape.vocab_size, shape.hidden_size
+            table = self.weights.embedding("embed_tokens", rows, width, stream)
+            return lambda ids: table(ids).to(stream), table.nbytes
+        tables = self._shared("embed_tokens")
+        return lambda ids: tables.embed(ids).to(stream), 0
+
+    def _unembedding(self, stream: torch.dtype, *, native: bool) -> Linear:
+        columns, hidden = self.head.draft_vocabulary, self.head.shape.hidden_size
+        if "lm_head.weight" in self.weights:
+            (picked,) = self.weights.pick(hidden, ("lm_head", columns))
+        else:
+            device = self.weights.placement.device
+            ids = torch.arange(columns, device=device) if self.ids is None else self.ids
+            rows = self._shared("lm_head").head_rows(ids).to(self.weights.placement.dtype)
+            picked = LinearWeights(rows, None)
+        return self._linear(picked, stream, native=native, head=True)
+
+    def _shared(self, missing: str) -> SharedTables:
+        """The target, whose table stands in for a tensor that the head has not (EGL-6)."""
+        ours, theirs = self.head.shape.hidden_size, self.target.facts.hidden_size
+        if ours != theirs:
+            raise LoadError(
+                f"the draft head has no {missing}.weight; it is {ours} wide, and the model's own, "
+                f"which is {theirs} wide, cannot stand in"
+            )
+        if not isinstance(self.target, SharedTables):
+            raise LoadError(
+                f"the draft head has no {missing}.weight, nor has the model one to lend"
+            )
+        return self.target
+
+    def _linear(
+        self, picked: LinearWeights, stream: torch.dtype, *, native: bool, head: bool = False
+    ) -> Linear:
+        kernels = self.weights.placement.kernels
+        if native:
+            picked = quantised_linear(picked)
+        return Linear(picked.weight, dtype=stream, kernels=kernels, fused=native and head)
+
+    def _norm(self, path: str, width: int) -> RMSNorm:
+        kernels = self.weights.placement.kernels
+        weight = self.weights.take(f"{path}.weight", (width,))
+        return RMSNorm(weight, self.head.shape.eps, uniform=True, kernels=kernels)

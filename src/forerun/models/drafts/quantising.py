@@ -1,0 +1,48 @@
+"""A draft's dense weights in the format that the C++ kernels take.
+
+A draft only proposes, so that rounding its weights costs acceptance and never changes the text.
+Eight bits are half of the bytes that a step reads of bfloat16.
+"""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from forerun.nn.dense_layer import LayerWeights
+from forerun.nn.linear import LinearWeights
+from forerun.quant.codec import quantise
+from forerun.quant.formats import QuantFormat
+from forerun.quant.packed import PackedWeight
+
+FORMAT = QuantFormat("int8", 32)
+
+
+def quantised_linear(part: LinearWeights) -> LinearWeights:
+    """As it is where it is quantised already, or not made up of whole groups."""
+    weight = part.weight
+    if not isinstance(weight, Tensor) or weight.shape[1] % FORMAT.group:
+        return part
+    return LinearWeights(quantise(weight, FORMAT), part.bias)
+
+
+def quantised_layer(layer: LayerWeights) -> LayerWeights:
+    """A copy; gate and up are apart in it, as the kernel of a layer takes them."""
+    gate_up = [quantised_linear(part) for part in layer.gate_up]
+    if len(gate_up) == 1:
+        gate_up = _halves(gate_up[0])
+    return replace(
+        layer,
+        qkv=[quantised_linear(part) for part in layer.qkv],
+        output=[quantised_linear(part) for part in layer.output],
+        gate_up=gate_up,
+        down=[quantised_linear(part) for part in layer.down],
+    )
+
+
+def _halves(part: LinearWeights) -> list[LinearWeights]:
+    weight = part.weight
+    middle = weight.shape[0] // 2
+    if isinstance(weight, PackedWeight):
+        halves = (slice(0, middle), slice(middle, None))
+        return [LinearWeights(weight.rows(half), None) for half in halves]
+    return [LinearWeights(half, None) for half in (weight[:middle], weight[middle:])]

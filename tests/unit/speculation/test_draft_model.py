@@ -18,6 +18,7 @@ from forerun.sampling.sampler import Sampler
 from forerun.speculation.accept import Keys, verify
 from forerun.speculation.drafters.draft_model import DraftModelDrafter
 
+CONTEXT = 1000
 CPU = torch.device("cpu")
 GREEDY = SamplingOptions(temperature=0.0)
 ALL = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0)  # nothing is filtered
@@ -36,8 +37,8 @@ class Rig:
         tokens: int | None = None,
     ) -> None:
         self.draft = draft or ToyTarget()
-        self.caches = self.draft.new_caches(CacheOptions(1000))
-        self.sampler = Sampler(vocab_size=vocabulary, context_length=1000, device=CPU)
+        self.caches = self.draft.new_caches(CacheOptions(CONTEXT))
+        self.sampler = Sampler(vocab_size=vocabulary, context_length=CONTEXT, device=CPU)
         self.sampler.add(0, sampling, prompt)
         self.drafter = DraftModelDrafter(
             self.draft, self.caches, self.sampler, chunk=4, tokens=tokens
@@ -199,6 +200,14 @@ def test_a_gap_or_an_overlap_is_refused(position: int) -> None:
         rig.session.committed([3], None, position)
 
 
+def test_a_report_of_what_was_not_drafted_is_refused() -> None:
+    """DRM-5: of a round, whose drafts stand in the caches already."""
+    rig = Rig(ToyTarget(endless))
+    drafts = rig.proposed(1, 3)
+    with pytest.raises(AssertionError, match="drafted"):
+        rig.session.committed([1, drafts[0] + 1], None, 0)
+
+
 def test_nothing_is_proposed_beyond_the_drafts_context() -> None:
     """DRM-2: a shorter context than the target's only means None; the caches go on following."""
 
@@ -226,7 +235,7 @@ def test_nothing_is_proposed_where_nothing_may_be() -> None:
 def rows_of(rig: Rig, tokens: Sequence[int], drafts: Sequence[int]) -> Distribution:
     """What each draft should have been drawn from, each row seeing the drafts before it."""
     text = [*tokens, *drafts[:-1]]
-    fresh = rig.draft.new_caches(CacheOptions(1000))
+    fresh = rig.draft.new_caches(CacheOptions(CONTEXT))
     batch = Batch.of(text, 0, CPU)
     logits = rig.draft.forward(batch, fresh).hidden[0, len(tokens) - 1 :]
     chained = torch.tensor(drafts[:-1], dtype=torch.int64)
@@ -278,7 +287,7 @@ def test_a_draft_that_is_the_target_is_always_accepted_with_a_seed() -> None:
     rig = Rig(ToyTarget(endless, peak=1.0), sampling=sampling)
     drafts = rig.proposed(1, 8)
     plain = ToyTarget(endless, peak=1.0)
-    text, caches = [1], plain.new_caches(CacheOptions(1000))
+    text, caches = [1], plain.new_caches(CacheOptions(CONTEXT))
     for position in range(8):
         logits = plain.forward(Batch.of(text[-1:], position, CPU), caches).hidden[0, -1:]
         text.append(int(rig.sampler.sample([0], logits, [position + 1]).tokens))
@@ -350,20 +359,23 @@ def test_unpadded_outputs_may_be_narrower_than_the_targets() -> None:
 def test_sampled_text_has_the_targets_distribution() -> None:
     """T14, T11: against a target that disagrees, whatever the draft proposes."""
     target = torch.softmax(torch.linspace(-1, 1, VOCABULARY), 0)
-    rig = Rig(ToyTarget(lambda _: 7, peak=3.0), sampling=ALL)
-    counts, rounds, accepted = torch.zeros(VOCABULARY), 3000, 0
-    rows = Distribution(target.expand(2, -1))
-    for position in range(rounds // 4):
-        proposal = rig.propose(1, 4)
-        for place in range(4):
-            one = Distribution(proposal.rows.probs, proposal.rows.ids).rows(slice(place, place + 1))
-            draft = proposal.tokens[place : place + 1]
-            keys = Keys.of(rig.sampler, 0, position + place, 1)
-            verdict = verify(rows, one, draft, keys, seeded=False)
-            stands = int(verdict.accepted)
-            counts[int(draft) if stands else int(verdict.continuations[0])] += 1
-            accepted += stands
-        rig.session.committed([1], None, position)
-    chi = float(((counts - rounds * target) ** 2 / (rounds * target)).sum())
+    tokens = [token for _ in range(3) for token in sampled(target)]
+    counts = torch.bincount(torch.tensor(tokens), minlength=VOCABULARY)
+    expected = len(tokens) * target
+    chi = float(((counts - expected) ** 2 / expected).sum())
     assert chi < 54  # 15 degrees of freedom: one in 400,000 is beyond, of seeds that nobody chose
-    assert 0 < accepted < rounds
+
+
+def sampled(target: Tensor) -> list[int]:
+    """Tokens at all positions of one slot, each from a draft and a target with the same row."""
+    rig, tokens = Rig(ToyTarget(lambda _: 7, peak=3.0), sampling=ALL), list[int]()
+    rows = Distribution(target.expand(2, -1))
+    for position in range(0, CONTEXT - 8, 4):  # so far apart, no two draws share their noise
+        proposal = rig.propose(1, 4)
+        drawn = Distribution(proposal.rows.probs, proposal.rows.ids)
+        for place, draft in enumerate(proposal.tokens.split(1)):
+            keys = Keys.of(rig.sampler, 0, position + place, 1)
+            verdict = verify(rows, drawn.rows(slice(place, place + 1)), draft, keys, seeded=False)
+            tokens.append(int(draft if verdict.accepted else verdict.continuations[0]))
+        rig.session.committed([1, *proposal.tokens.tolist()[:3]], None, position)
+    return tokens

@@ -109,6 +109,7 @@ class DraftModelSession:
         (self._written,) = drafter.offsets  # a restored prefix arrives already written (DRF-6)
         self._waiting: list[int] = []
         self._chain = 0  # tokens of the chain in the caches
+        self._known: tuple[int, ...] = ()  # which they are, where the host knows
         self._rollback = Rollback(drafter.caches)
 
     def committed(
@@ -123,6 +124,8 @@ class DraftModelSession:
             f"tokens reported from {position}, the last ones ended at {self._frontier}"
         )
         kept = min(self._chain, len(tokens))  # behind the current token a round keeps drafts only
+        known = self._known[:kept]
+        assert known == tuple(tokens[: len(known)]), f"{known} drafted, {list(tokens)} reported"
         self._end_chain(kept)
         self._waiting.extend(tokens[kept:])
         prefilling = self._frontier <= self._prefilled
@@ -170,11 +173,13 @@ class DraftModelSession:
         for step in range(1, most):
             hidden = drafter.write(token, position + step)
             token = chain.draw(drafter.distribution(slot, hidden, chain.history))
-        return chain.proposal(on_host=drafter.on_host)
+        proposal = chain.proposal(on_host=drafter.on_host)
+        self._known = (current, *proposal.host_tokens[:-1]) if proposal.host_tokens else ()
+        return proposal
 
     def _end_chain(self, kept: int) -> None:
         """Keep the first tokens of the chain, if there is one (DRM-5)."""
-        chain, self._chain = self._chain, 0
+        chain, self._chain, self._known = self._chain, 0, ()
         if not chain:
             return
         if kept or self._written:

@@ -32,7 +32,10 @@ class _Outputs:
     @classmethod
     def last(cls, forward: Forward) -> "_Outputs":
         """Views, good until the next forward."""
-        return cls(forward.hidden[0, -1:], forward.conditioning[0, -1:])
+        hidden = forward.hidden[0, -1:]
+        if forward.conditioning is forward.hidden:
+            return cls(hidden, hidden)
+        return cls(hidden, forward.conditioning[0, -1:])
 
     def held(self) -> "_Outputs":
         """Copies, which outlive their forward (DRF-7)."""
@@ -58,6 +61,7 @@ class ChainDrafter:
         self._sampler, self._column_ids = sampler, draft.column_ids
         self._ranked = draft if isinstance(draft, RankedLogits) else None
         self._device = draft.facts.device
+        self._certain = torch.ones(1, 1)
         self.flush_at = flush_at
 
     @property
@@ -121,6 +125,8 @@ class ChainDrafter:
             best = self._ranked.best(hidden, count)
             if best is not None:
                 ids = best.ids if columns is None else columns[best.ids]
+                if count == 1:  # a point mass, whatever the logit
+                    return Distribution(self._certain, ids)
                 return self._sampler.distribution_best(slot, Best(best.values, ids), drafts)
         logits = self._draft.unembed(hidden)
         return self._sampler.distribution(slot, logits, drafts, ids=columns)

@@ -128,6 +128,8 @@ class SpeculativeDecoder:
         parts.listeners.committed(written, verified.forward, before)  # before any of it is shown
         parts.controller.outcome(outcome.accepted, outcome.observed)
         self._ended(depth, outcome.accepted, outcome.observed)
+        if not outcome.tokens:
+            return parts.plain.next(1)  # raises: no token is allowed, and the text is not complete
         return Run(outcome.tokens, verified.logprobs, depth, outcome.accepted)
 
     def _started(self, at: float, depth: int) -> None:

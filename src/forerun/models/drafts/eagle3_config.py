@@ -11,7 +11,7 @@ from forerun.nn.rope import RopeParameters
 ORIGINAL = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 SPECULATORS = ("Eagle3Speculator", "Eagle3DraftModel")
 TAPS = "eagle_aux_hidden_state_layer_ids"
-LEAST_LAYERS = 6  # of a target whose default taps differ
+LEAST_LAYERS = 7  # of a target whose default taps differ
 
 _COMMON: dict[str, object] = {
     "rms_norm_eps": 1e-6,

@@ -31,6 +31,11 @@ class RowCache(ABC):
         self._generation = 0
 
     @property
+    def shape(self) -> RowShape:
+        """Of one token's keys and values."""
+        return self._shape
+
+    @property
     def offset(self) -> int:
         return self._offset
 

@@ -102,7 +102,8 @@ def attend(
     values = keys if value_dim is not None else history.values[:, :, : history.live]
     plan = resolve(history, batch, mask, queries.dtype)
     on_cpu = queries.device.type == "cpu"
-    if on_cpu and not plan.causal and batch.width <= _FOLDED_WIDTH:
+    # of many sequences at once, on CUDA too: no fused kernel there knows both masks and key heads
+    if (on_cpu or batch.rows > 1) and not plan.causal and batch.width <= _FOLDED_WIDTH:
         plan = _tiled_once(plan, queries.shape[1] // keys.shape[1], batch)
         attended = folded(queries, keys, values, plan, scale=scale)
     elif on_cpu or queries.dtype != torch.float32:

@@ -1,0 +1,66 @@
+"""Prompts as tokens in a file, so that the machine that trains needs no tokenizer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from forerun.base.paths import replacing
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompts:
+    """Prompt `i` is part 2 * i, what its user says after the answer part 2 * i + 1 (maybe empty).
+
+    The second part begins with the end of the answer.
+    """
+
+    tokens: Tensor  # [all] int32
+    ends: Tensor  # [2 * prompts] int64, where each part ends
+    eos: frozenset[int]
+
+    def __len__(self) -> int:
+        return len(self.ends) // 2
+
+    def prompt(self, number: int) -> Tensor:
+        return self._part(2 * number)
+
+    def follow_up(self, number: int) -> Tensor:
+        return self._part(2 * number + 1)
+
+    def _part(self, number: int) -> Tensor:
+        first = int(self.ends[number - 1]) if number else 0
+        return self.tokens[first : int(self.ends[number])]
+
+
+def join(
+    parts: Sequence[tuple[Sequence[int], Sequence[int]]], eos: frozenset[int]
+) -> EncodedPrompts:
+    """Prompts and follow-ups as one value."""
+    flat = [part for pair in parts for part in pair]
+    return EncodedPrompts(
+        tokens=torch.tensor([token for part in flat for token in part], dtype=torch.int32),
+        ends=torch.tensor([len(part) for part in flat]).cumsum(0),
+        eos=eos,
+    )
+
+
+def write_prompts(path: Path, prompts: EncodedPrompts) -> None:
+    parts = {
+        "tokens": prompts.tokens.to(torch.uint16)
+        if int(prompts.tokens.max()) < 1 << 16
+        else prompts.tokens,
+        "ends": prompts.ends,
+        "eos": torch.tensor(sorted(prompts.eos)),
+    }
+    with replacing(path) as file:
+        file.write(save(parts))
+
+
+def read_prompts(path: Path) -> EncodedPrompts:
+    parts = load_file(path)
+    eos = frozenset(int(token) for token in parts["eos"].tolist())
+    return EncodedPrompts(parts["tokens"].to(torch.int32), parts["ends"], eos)

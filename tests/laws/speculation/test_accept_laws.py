@@ -212,6 +212,14 @@ def test_extreme_rows_neither_raise_nor_become_nan(target, draft, token, of_targ
             assert accepted == 1
 
 
+@pytest.mark.parametrize(("target", "accepted"), [([0, 1, 0, 0], 0), ([1, 1, 0, 0], 1)])
+def test_a_draft_that_its_own_row_does_not_hold_stands_iff_the_target_can_draw_it(target, accepted):
+    """RND-6, 04 DST-6: q = 0, as rounding may leave it; u * 0 < p unless p is 0 as well."""
+    asked, proposal = rows([target, target], "dense"), rows([[0, 0, 1, 1]], "tight")
+    verdict = verify(asked, proposal, torch.tensor([0]), noise(1), seeded=False)
+    assert int(verdict.accepted) == accepted
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("seeded", [False, True])
 def test_a_device_is_not_waited_for(device, seeded):

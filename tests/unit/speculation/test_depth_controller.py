@@ -223,14 +223,23 @@ def test_a_depth_without_a_cost_is_visited_shallowest_first():
 
 
 def test_a_probe_is_one_deeper_than_the_selection():
-    """DEP-6: on the fourth round after it was made, and not past the limit."""
-    controller = DepthController(drafter_limit=1)
-    controller.cost(0, 10.0)
-    controller.cost(1, 100.0)
+    """DEP-6: on the fourth round after the selection was made, whatever was probed before."""
+    controller = DepthController(drafter_limit=2)
+    for _ in range(10):
+        controller.outcome(1, 1)
+    for depth, took in ((0, 10.0), (1, 100.0), (2, 100.0)):
+        controller.cost(depth, took)
     assert [controller.next() for _ in range(8)] == [0, 0, 0, 1, 0, 0, 0, 0]
-    controller.cost(1, 1.0)
     for _ in range(40):
         controller.cost(1, 1.0)
+    assert [controller.next() for _ in range(4)] == [1, 1, 1, 2]
+
+
+def test_a_probe_is_not_past_the_limit():
+    """DEP-6, DEP-1"""
+    controller = DepthController(drafter_limit=1)
+    controller.cost(0, 10.0)
+    controller.cost(1, 10.0)
     assert {controller.next() for _ in range(20)} == {1}
 
 

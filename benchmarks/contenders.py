@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from benchmarks.protocol import timed
 from forerun.protocol.events import Done
@@ -47,6 +47,8 @@ class Work:
 
 
 Run = Callable[[Work], float]
+Asked = TypeVar("Asked")
+Answered = TypeVar("Answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,10 @@ class Ours:
     own_kernels: bool = True  # False: PyTorch's serve, as on a machine without a compiler
 
 
-def apart(stack: ExitStack, make: Callable[..., Run], *arguments: object) -> Run:
-    """`make(*arguments)` in a process of its own."""
+def apart(
+    stack: ExitStack, make: Callable[..., Callable[[Asked], Answered]], *arguments: object
+) -> Callable[[Asked], Answered]:
+    """`make(*arguments)` in a process of its own, which ends with `stack`."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_serve, args=(theirs, make, arguments), daemon=True)
@@ -69,16 +73,19 @@ def apart(stack: ExitStack, make: Callable[..., Run], *arguments: object) -> Run
     stack.callback(child.terminate)
     assert ours.recv() == "ready"
 
-    def run(work: Work) -> float:
-        ours.send(work)
-        figure = ours.recv()
-        assert isinstance(figure, float)
-        return figure
+    def run(asked: Asked) -> Answered:
+        ours.send(asked)
+        answered: Answered = ours.recv()
+        return answered
 
     return run
 
 
-def _serve(pipe: Connection, make: Callable[..., Run], arguments: tuple[object, ...]) -> None:
+def _serve(
+    pipe: Connection,
+    make: Callable[..., Callable[[Asked], Answered]],
+    arguments: tuple[object, ...],
+) -> None:
     run = make(*arguments)
     pipe.send("ready")
     while True:
@@ -86,6 +93,12 @@ def _serve(pipe: Connection, make: Callable[..., Run], arguments: tuple[object, 
 
 
 def forerun_contender(given: Ours) -> Run:
+    """Tokens a second of the service."""
+    service, chance = served(given), random.Random(0)
+    return lambda work: _measured(service, work, chance)
+
+
+def served(given: Ours) -> "Service":
     """The service that the Python API and every runner stand on."""
     from forerun.runner.loading import load_here
     from forerun.runner.request import LoadRequest
@@ -96,12 +109,10 @@ def forerun_contender(given: Ours) -> Run:
         leave_out_own_kernels()
     settings = Settings.from_environment()
     request = LoadRequest.under(settings, given.model, num_ctx=4096)
-    service = load_here(replace(request, threads=given.threads))
-    chance = random.Random(0)
-    return lambda work: _served(service, work, chance)
+    return load_here(replace(request, threads=given.threads))
 
 
-def _served(service: "Service", work: Work, chance: random.Random) -> float:
+def _measured(service: "Service", work: Work, chance: random.Random) -> float:
     vocabulary = service.served.engine.model.facts.vocab_size
     if work.kind == "decode":
         chance = random.Random(work.context)  # the same prompt each round: warm, as it should be

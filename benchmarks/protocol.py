@@ -20,10 +20,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 ROOT = Path(__file__).parents[1]
 NEAR_TIE_MARGIN = 1e-3  # of the logit scale, spec 06 WID-6
 NEAR_TIES_ALLOWED = 1 / 5000  # of the tokens compared
+
+Figure = TypeVar("Figure")
+Statistic = Callable[[Sequence[float]], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A median and the bounds of its 95 % bootstrap interval."""
+    """A median, or what else the name says, and the bounds of its 95 % bootstrap interval."""
 
     median: float
     low: float
@@ -79,7 +83,7 @@ class Quiet:
         self.repeated = self.disturbed = 0
         self._until = time.monotonic() + patience_s
 
-    def __call__(self, run: Callable[[], float]) -> float:
+    def __call__(self, run: Callable[[], Figure]) -> Figure:
         while True:
             self._wait()
             figure, calm = self._watch(run)
@@ -93,7 +97,7 @@ class Quiet:
         while time.monotonic() < self._until and not self._watch(lambda: time.sleep(0.3) or 0.0)[1]:
             pass
 
-    def _watch(self, run: Callable[[], float]) -> tuple[float, bool]:
+    def _watch(self, run: Callable[[], Figure]) -> tuple[Figure, bool]:
         before, start = others_seconds(), time.perf_counter()
         figure = run()
         taken, wall = others_seconds() - before, time.perf_counter() - start
@@ -126,14 +130,18 @@ def _family_ticks() -> int:
     return sum(spent for pid, spent in ticks.items() if ours(pid))
 
 
-def interval(figures: Sequence[float], *, resamples: int = 2000, seed: int = 0) -> Interval:
-    """The median of `figures`, with its bootstrap interval."""
+def interval(
+    figures: Sequence[float],
+    *,
+    statistic: Statistic = statistics.median,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """The median of `figures`, or another statistic, with its bootstrap interval."""
     chance = random.Random(seed)
-    medians = sorted(
-        statistics.median(chance.choices(figures, k=len(figures))) for _ in range(resamples)
-    )
-    low, high = medians[int(0.025 * resamples)], medians[int(0.975 * resamples) - 1]
-    return Interval(statistics.median(figures), low, high)
+    drawn = sorted(statistic(chance.choices(figures, k=len(figures))) for _ in range(resamples))
+    low, high = drawn[int(0.025 * resamples)], drawn[int(0.975 * resamples) - 1]
+    return Interval(statistic(figures), low, high)
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:

@@ -136,6 +136,7 @@ class Service:
             state="ready",
             progress=1.0,
             context_length=self.served.engine.context,
+            drafters=list(self.served.engine.drafters.controllers),
             memory=memory,
             active_requests=min(at_work, 1),  # the device thread runs one at a time
             queued_requests=max(at_work - 1, 0),

@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree
 
-from benchmarks.plot import draw
+from benchmarks.plot import draw, draw_curves
 
 
 def test_each_result_of_the_unit_is_a_bar() -> None:
@@ -28,3 +28,18 @@ def test_each_result_of_the_unit_is_a_bar() -> None:
     assert widths[0] == 2 * widths[1]
     assert "medians of ? rounds" in texts[-1]
     assert "; means over 3 texts" in draw({**report, "figures": "means over 3 texts"})
+
+
+def test_curves_are_lines_to_one_scale() -> None:
+    lines = {"a & b": [1.0, 2.0, 4.0], "c": [2.0], "nothing": []}
+    curves = {"speedup": {"title": "T", "x": "prompt", "y": "times", "lines": lines}}
+    report = {"curves": curves, "machine": "M", "cores": 2, "date": "today", "commit": "abc"}
+    picture = ElementTree.fromstring(draw_curves(report, "speedup"))
+    texts = [node.text or "" for node in picture.iter() if node.tag.endswith("text")]
+    assert {"T", "times", "prompt 1 to 3", "a & b", "c", "4"} <= set(texts)
+    assert "nothing" not in texts
+    dots = [node for node in picture.iter() if node.tag.endswith("circle")]
+    heights = [float(dot.get("cy") or 0) for dot in dots]
+    assert heights[0] - heights[1] == (heights[1] - heights[2]) / 2
+    assert heights[3] == heights[1]
+    assert [dot.get("cx") for dot in dots][3] == dots[0].get("cx")

@@ -8,10 +8,9 @@ threads.
 import torch
 from torch import Tensor
 
-from forerun.kernels.native import library
+from forerun.kernels.native import library, scratch
 from forerun.kernels.native.library import FrLinear
 from forerun.kernels.native.packed import PackedLinear, unsupported
-from forerun.kernels.native.scratch import Scratch
 from forerun.kernels.operands import Affine
 
 DTYPES = (torch.bfloat16, torch.float32)
@@ -33,10 +32,10 @@ class NativeLinear:
         loaded = library.load()
         assert loaded is not None, library.why_not()
         self._library, self._team = loaded, loaded.team(threads)
-        self._weight, self._scratch = PackedLinear(loaded, weight, bias), Scratch()
+        self._weight = PackedLinear(loaded, weight, bias)
         self._columns, self._rows = weight.in_features, weight.out_features
         self._parts = (FrLinear * 1)(self._weight.struct)
-        self._widest = 0
+        self._widest = self._scratch_bytes = 0
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out] in the dtype of `x`: one of `DTYPES`."""
@@ -44,11 +43,11 @@ class NativeLinear:
         width = rows.shape[0]
         out = torch.empty(width, self._rows, dtype=torch.float32)
         if width > self._widest:
-            self._scratch.reserve(self._library.linear_scratch(self._columns, width))
+            self._scratch_bytes = self._library.linear_scratch(self._columns, width)
             self._widest = width
         if width:
-            scratch = self._scratch.address
-            self._team.linear(self._parts, rows.data_ptr(), width, out.data_ptr(), scratch=scratch)
+            lent = scratch.of_thread().reserve(self._scratch_bytes)
+            self._team.linear(self._parts, rows.data_ptr(), width, out.data_ptr(), scratch=lent)
         return out.view(*x.shape[:-1], self._rows).to(x.dtype)
 
     @property

@@ -7,10 +7,9 @@ bits depend neither on the rows beside it nor on the number of threads.
 import torch
 from torch import Tensor
 
-from forerun.kernels.native import library
+from forerun.kernels.native import library, scratch
 from forerun.kernels.native.library import FrHead
 from forerun.kernels.native.packed import PackedLinear, unsupported
-from forerun.kernels.native.scratch import Scratch
 from forerun.kernels.operands import Affine
 
 MOST_BEST = 128  # measured: 0.05 ms a row; each number more is one more comparison an insertion
@@ -29,11 +28,11 @@ class NativeHead:
         loaded = library.load()
         assert loaded is not None, library.why_not()
         self._library, self._team = loaded, loaded.team(threads)
-        self._weight, self._scratch = PackedLinear(loaded, weight), Scratch()
+        self._weight = PackedLinear(loaded, weight)
         self._columns, self._rows = weight.in_features, weight.out_features
         self._struct = FrHead(weight=self._weight.struct)
         self.most_best = min(MOST_BEST, self._rows)  # that `best` finds faster than all are read
-        self._room = 0, 0  # rows and best ones of them that the scratch memory holds
+        self._room = 0, 0, 0  # rows and best ones of them, and bytes of scratch memory for them
 
     def __call__(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out] in the dtype of `x`, any float."""
@@ -41,8 +40,8 @@ class NativeHead:
         width = rows.shape[0]
         out = torch.empty(width, self._rows, dtype=torch.float32)
         if width:
-            scratch = self._scratch_for(width, 0)
-            self._team.head(self._struct, rows.data_ptr(), width, out.data_ptr(), scratch=scratch)
+            lent = self._scratch_for(width, 0)
+            self._team.head(self._struct, rows.data_ptr(), width, out.data_ptr(), scratch=lent)
         if x.dim() != 2:
             out = out.view(*x.shape[:-1], self._rows)
         return out if x.dtype == torch.float32 else out.to(x.dtype)
@@ -93,10 +92,10 @@ class NativeHead:
         return rows if rows.is_contiguous() else rows.contiguous()
 
     def _scratch_for(self, width: int, count: int) -> int:
-        """Its address: the memory grows with the widest call, and is kept."""
-        rows, best = self._room
+        """Its address for this call; it has room for the widest call so far."""
+        rows, best, size = self._room
         if width > rows or count > best:
-            self._room = rows, best = max(width, rows), max(count, best)
-            threads = self._team.threads
-            self._scratch.reserve(self._library.head_scratch(self._columns, rows, best, threads))
-        return self._scratch.address
+            rows, best = max(width, rows), max(count, best)
+            size = self._library.head_scratch(self._columns, rows, best, self._team.threads)
+            self._room = rows, best, size
+        return scratch.of_thread().reserve(size)

@@ -15,12 +15,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from fixtures.kernels_parity import random_affine
 from fixtures.layer_operands import HIDDEN, empty_rows, family_layer, turns_of
 from fixtures.native_kernels import native_library
+from forerun.kernels import operators
 from forerun.kernels.dense_layer import reference
 from forerun.kernels.dense_layer.native import NativeLayers
 from forerun.kernels.dense_layer.reference import Place
 from forerun.kernels.dequantise.reference import dequantise
 from forerun.kernels.linear_affine.native import NativeLinear
-from forerun.kernels.native import library, ops
+from forerun.kernels.native import library
 from forerun.kernels.native.library import Library
 from forerun.kernels.native.packed import repacked
 from forerun.kernels.operands import AffineWeight, BiasedLinear, LayerOperands, RepackedWeight
@@ -75,7 +76,7 @@ def turns(layer: LayerOperands) -> tuple[Tensor, Tensor]:
 
 def run(layer: LayerOperands, held: tuple[Tensor, ...], threads: int) -> None:
     stream, keys, values = held
-    ops.dense_layer(layer, stream, turns(layer), (keys, values), AT, threads=threads)
+    operators.dense_layer(layer, stream, turns(layer), (keys, values), AT, threads=threads)
 
 
 @pytest.fixture(params=[False, True], ids=["asked for", "not built"])
@@ -91,11 +92,15 @@ def no_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 def test_operators_are_the_kernels() -> None:
     weight, x, bias = small(), inputs(3, 64), inputs(33)
-    assert torch.equal(ops.linear(x, weight, bias, threads=2), NativeLinear(weight, 2, bias)(x))
-    assert ops.linear(x.bfloat16(), weight, threads=2).dtype == torch.bfloat16
+    assert torch.equal(
+        operators.linear(x, weight, bias, threads=2), NativeLinear(weight, 2, bias)(x)
+    )
+    assert operators.linear(x.bfloat16(), weight, threads=2).dtype == torch.bfloat16
     head = NativeHead(weight, 1)
-    assert torch.equal(ops.head_logits(x, weight, threads=2), head(x))
-    for got, want in zip(ops.head_best(x, weight, 4, threads=2), head.best(x, 4), strict=True):
+    assert torch.equal(operators.head_logits(x, weight, threads=2), head(x))
+    for got, want in zip(
+        operators.head_best(x, weight, 4, threads=2), head.best(x, 4), strict=True
+    ):
         assert torch.equal(got, want)
 
 
@@ -132,23 +137,23 @@ def test_references_serve_linears_and_heads(no_library: int) -> None:
     """Of equal logits the smaller id is better; what is no number is nobody's."""
     weight, x, bias = small(), inputs(3, 64), inputs(33)
     exact = x @ dequantise(weight, torch.float32).T
-    torch.testing.assert_close(ops.linear(x, weight, bias, threads=no_library), exact + bias)
-    torch.testing.assert_close(ops.head_logits(x, weight, threads=no_library), exact)
-    values, ids = ops.head_best(x, weight, 4, threads=no_library)
+    torch.testing.assert_close(operators.linear(x, weight, bias, threads=no_library), exact + bias)
+    torch.testing.assert_close(operators.head_logits(x, weight, threads=no_library), exact)
+    values, ids = operators.head_best(x, weight, 4, threads=no_library)
     torch.testing.assert_close((values, ids), tuple(exact.topk(4)))
-    _, ids = ops.head_best(torch.zeros(1, 64), weight, 33, threads=no_library)
+    _, ids = operators.head_best(torch.zeros(1, 64), weight, 33, threads=no_library)
     assert ids.tolist() == [list(range(33))]
-    _, ids = ops.head_best(torch.full((1, 64), torch.nan), weight, 2, threads=no_library)
+    _, ids = operators.head_best(torch.full((1, 64), torch.nan), weight, 2, threads=no_library)
     assert ids.tolist() == [[-1, -1]]
 
 
 @pytest.mark.parametrize("threads", THREADS)
 def test_operators_are_what_they_say(threads: int) -> None:
     weight, x, bias = small(), inputs(3, 64), inputs(33)
-    numbers = ops._numbers(weight)
-    torch.library.opcheck(ops._linear, (x.bfloat16(), weight.data, bias, numbers, threads))
-    torch.library.opcheck(ops._head_logits, (x, weight.data, numbers, threads))
-    torch.library.opcheck(ops._head_best, (x, weight.data, numbers, 4, threads))
+    numbers = operators._numbers(weight)
+    torch.library.opcheck(operators._linear, (x.bfloat16(), weight.data, bias, numbers, threads))
+    torch.library.opcheck(operators._head_logits, (x, weight.data, numbers, threads))
+    torch.library.opcheck(operators._head_best, (x, weight.data, numbers, 4, threads))
 
 
 @pytest.mark.parametrize("threads", THREADS)
@@ -161,9 +166,9 @@ def test_a_layers_operator_is_what_it_says(
     layer = repacked_layer(family)
     held = tuple(part.nan_to_num() for part in layer_inputs(layer))
     with monkeypatch.context() as patch:
-        patch.setattr(ops, "_dense_layer", lambda *arguments: taken.append(arguments))
+        patch.setattr(operators, "_dense_layer", lambda *arguments: taken.append(arguments))
         run(layer, held, threads)
-    torch.library.opcheck(ops._dense_layer, taken[0])
+    torch.library.opcheck(operators._dense_layer, taken[0])
 
 
 def test_shapes_are_known_without_values() -> None:
@@ -171,8 +176,8 @@ def test_shapes_are_known_without_values() -> None:
     with FakeTensorMode() as mode:
         fake = replace(weight, data=mode.from_tensor(weight.data))
         x = mode.from_tensor(inputs(2, 3, 64).bfloat16())
-        found = ops.linear(x, fake, threads=2), ops.head_logits(x, fake, threads=2)
-        best, ids = ops.head_best(x[0], fake, 4, threads=2)
+        found = operators.linear(x, fake, threads=2), operators.head_logits(x, fake, threads=2)
+        best, ids = operators.head_best(x[0], fake, 4, threads=2)
     for out in found:
         assert isinstance(out, FakeTensor)
         assert (out.shape, out.dtype) == ((2, 3, 33), torch.bfloat16)
@@ -181,7 +186,7 @@ def test_shapes_are_known_without_values() -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         run(layer, tuple(mode.from_tensor(part) for part in layer_inputs(layer)), 2)
     with pytest.raises(AssertionError, match="63 columns instead of 64"), mode:
-        ops.linear(mode.from_tensor(inputs(63)), weight, threads=2)
+        operators.linear(mode.from_tensor(inputs(63)), weight, threads=2)
 
 
 class Step(torch.nn.Module):
@@ -193,7 +198,7 @@ class Step(torch.nn.Module):
 
     def forward(self, stream: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         run(self.layer, (stream, keys, values), 2)
-        return ops.head_logits(stream, self.head, threads=2), stream
+        return operators.head_logits(stream, self.head, threads=2), stream
 
 
 def small_head() -> RepackedWeight:

@@ -18,11 +18,14 @@ def load_model(
     files: Iterable[Path],
     placement: Placement,
     progress: Progress | None = None,
+    *,
+    prefix: str = "",
 ) -> TargetModel:
     """Build the model that config.json describes from the tensors in `files`.
 
     files     safetensors files; one that is named twice is opened once
     progress  hears completed and total bytes
+    prefix    what the names of its tensors begin with: `DRAFT` for a draft that is such a model
 
     Dense weights that are stored in the model's dtype stay in the mapped file; everything else is
     copied, one fold at a time. Raises LoadError naming the field, tensor or file at fault.
@@ -31,8 +34,12 @@ def load_model(
     reader = ConfigReader(config)
     build = find(reader)
     stored = open_tensors(files)
-    target = {name: entry for name, entry in stored.items() if not name.startswith(DRAFT)}
-    weights = Weights(target, config, placement, progress)
+    own = {
+        name.removeprefix(prefix): entry
+        for name, entry in stored.items()
+        if name.startswith(prefix) and (prefix or not name.startswith(DRAFT))
+    }
+    weights = Weights(own, config, placement, progress)
     model = build(reader, weights)
     weights.finish()
     return model

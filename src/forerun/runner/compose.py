@@ -11,19 +11,27 @@ from forerun.base.errors import LoadError
 from forerun.base.logs import event, logger
 from forerun.base.machine_memory import system_memory
 from forerun.base.units import GIB, MIB, format_bytes
-from forerun.contract.model import CacheOptions, Caches, ModelFacts, TargetModel
+from forerun.contract.drafter import Drafter
+from forerun.contract.model import CacheOptions, Caches, DraftModel, ModelFacts, TargetModel
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.pooling import Pooling
 from forerun.kernels.select import KernelChoice
+from forerun.models.drafts.eagle3 import load_eagle3
+from forerun.models.drafts.eagle3_config import ORIGINAL, SPECULATORS
 from forerun.models.load import load_model
 from forerun.nn.placement import Placement
 from forerun.prefix.prefix_cache import MOST_BYTES, PrefixCache
 from forerun.runner.pooling import read_pooling
 from forerun.runner.request import LoadRequest
+from forerun.runner.text import tokenizer_files
 from forerun.sampling.sampler import Sampler
-from forerun.speculation.bound import OFF, BoundDrafters
+from forerun.speculation.bound import MODEL, OFF, BoundDrafters
+from forerun.speculation.drafters.chain import ChainDrafter
+from forerun.speculation.drafters.draft_model import DraftModelDrafter
 from forerun.speculation.drafters.lookup import LookupDrafter
+from forerun.speculation.vocabulary import Vocabulary, checked
 from forerun.store.stored import StoredModel
+from forerun.tokenizer.tokenizer import Tokenizer
 
 Progress = Callable[[str, float], None]  # what is going on, and the fraction of the load done
 Binding = Callable[[Caches, Sampler], BoundDrafters]  # to a target's caches
@@ -31,6 +39,8 @@ Binding = Callable[[Caches, Sampler], BoundDrafters]  # to a target's caches
 CORES = torch.get_num_threads()  # torch's own choice, read before any load has changed it
 CACHE_SHARE = 4  # snapshots take one part in so many of their device's memory (02 STR-7)
 UNKNOWN_MEMORY = 4 * GIB  # of a system that does not say
+EAGLE3 = (*ORIGINAL, *SPECULATORS)  # architectures of heads
+DRAFT_FOLDER = "draft/"  # of a draft's own configuration files (07 CFG-1)
 SMALL_MODEL = 256 * MIB  # two cores evaluate 512 tokens of it in about two seconds (PRE-1)
 
 log = logger(__name__)
@@ -57,7 +67,7 @@ def load_engine(
         if model.facts.own_threads:
             torch.set_num_threads(1)  # else its idle threads spin where the kernels' want to run
         context, budget = choose_context(request, stored, model), choose_budget(request, device)
-        binding = choose_drafters(stored, model)
+        binding = choose_drafters(stored, model, context, kernels)
         return assemble(model, context, pooling, cache_bytes=budget, binding=binding)
 
 
@@ -93,12 +103,79 @@ def assemble(
     )
 
 
-def choose_drafters(stored: StoredModel, model: TargetModel) -> Binding:
-    """Lookup for every model, unless its own parameter says `draft off` (03 DRF-8, GEN-1)."""
-    if stored.parameters.get("draft") == OFF:
+def choose_drafters(
+    stored: StoredModel, model: TargetModel, context: int, kernels: KernelChoice
+) -> Binding:
+    """The model's own draft, if it has one, and lookup; none where the model itself says
+    `draft off` (03 DRF-8, GEN-1)."""
+    wanted = stored.parameters.get("draft")
+    if wanted == OFF:
         return lambda _caches, _sampler: BoundDrafters()
+    primary = _primary(stored, model, context, kernels)
+    if primary is None and wanted == MODEL:
+        raise LoadError(
+            f"{stored.name} says PARAMETER draft {wanted} and has no draft; create it with one, "
+            "or without that line"
+        )
     lookup = LookupDrafter(device=model.facts.device)
-    return lambda _caches, _sampler: BoundDrafters.of(lookup=lookup)
+
+    def bind(caches: Caches, sampler: Sampler) -> BoundDrafters:
+        return BoundDrafters.of(None if primary is None else primary(caches, sampler), lookup)
+
+    return bind
+
+
+def _primary(
+    stored: StoredModel, model: TargetModel, context: int, kernels: KernelChoice
+) -> Callable[[Caches, Sampler], Drafter] | None:
+    """The draft of the manifest, else the checkpoint's own head, else None."""
+    head = _head(stored, model, kernels)
+    if head is not None:
+        return lambda caches, sampler: ChainDrafter(
+            head, caches, head.new_caches(CacheOptions(context)), sampler
+        )
+    small = _draft_model(stored, model, kernels)
+    if small is None:
+        return None
+    tokens = checked(
+        _vocabulary(stored, "", model.facts.vocab_size),
+        _vocabulary(stored, DRAFT_FOLDER, small.facts.vocab_size),
+    )
+    chunk = choose_chunk(small.facts)
+    return lambda _, sampler: DraftModelDrafter(
+        small, small.new_caches(CacheOptions(context)), sampler, chunk=chunk, tokens=tokens
+    )
+
+
+def _head(stored: StoredModel, model: TargetModel, kernels: KernelChoice) -> DraftModel | None:
+    """A head that reads the target's states."""
+    draft = stored.draft
+    if draft is None:
+        return model.self_draft()
+    if draft.architecture not in EAGLE3:
+        return None
+    facts = model.facts
+    placement = Placement(facts.dtype, facts.device, kernels)
+    return load_eagle3(stored.json(draft.config), _draft_files(stored), model, placement)
+
+
+def _draft_model(
+    stored: StoredModel, model: TargetModel, kernels: KernelChoice
+) -> TargetModel | None:
+    """A draft that is an ordinary model (03 DRM-1)."""
+    draft, device = stored.draft, model.facts.device
+    if draft is None:
+        return None
+    config = stored.json(draft.config)
+    placement = Placement(_dtype(config, device), device, kernels)
+    return load_model(config, _draft_files(stored), placement, prefix=draft.tensor_prefix)
+
+
+def _vocabulary(stored: StoredModel, folder: str, rows: int) -> Vocabulary:
+    tokenizer = Tokenizer.load(tokenizer_files(stored, folder))
+    bos = tokenizer.special.bos_id
+    special = {"bos": frozenset(() if bos is None else (bos,)), "eos": tokenizer.eos_ids}
+    return Vocabulary(tokenizer.vocabulary(), special, rows)
 
 
 def choose_device(wanted: str | None) -> torch.device:
@@ -206,3 +283,11 @@ def _dtype(config: Mapping[str, object], device: torch.device) -> torch.dtype:
 
 def _files(stored: StoredModel) -> list[Path]:
     return [stored.file(layer) for layer in stored.tensors]
+
+
+def _draft_files(stored: StoredModel) -> list[Path]:
+    draft = stored.draft
+    assert draft is not None, "only a model with a draft has files of one"
+    return [
+        stored.file(layer) for layer in stored.tensors if layer.name.startswith(draft.tensor_prefix)
+    ]

@@ -42,8 +42,7 @@ class TextParts:
 
 def load_text(stored: StoredModel) -> TextParts:
     """Read the text plane of a model. Raises LoadError or StoreError naming the file."""
-    layers = {path: stored.json_layer(path) for path in TOKENIZER_FILES}
-    files = {path: stored.read(layer) for path, layer in layers.items() if layer is not None}
+    files = tokenizer_files(stored)
     config = stored.json("tokenizer_config.json") if "tokenizer_config.json" in files else {}
     templates = ChatTemplates.load(stored.template, config.get("chat_template"))
     tokenizer = Tokenizer.load(files, templates.literals)
@@ -60,6 +59,12 @@ def load_text(stored: StoredModel) -> TextParts:
         dialect=dialect,
         tag_ids=tag_ids(tokenizer, dialect),
     )
+
+
+def tokenizer_files(stored: StoredModel, folder: str = "") -> dict[str, bytes]:
+    """Those that a model has, by their published names. `folder`: of a draft's, ending in `/`."""
+    layers = {path: stored.json_layer(folder + path) for path in TOKENIZER_FILES}
+    return {path: stored.read(layer) for path, layer in layers.items() if layer is not None}
 
 
 def tag_ids(tokenizer: Tokenizer, dialect: Dialect) -> frozenset[int]:

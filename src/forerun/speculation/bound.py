@@ -10,6 +10,7 @@ from forerun.contract.model import Caches
 from forerun.speculation.depth import DepthController
 
 AUTO, OFF = "auto", "off"  # what a request may always say
+MODEL = "model"  # the name of a primary drafter, of whatever kind
 
 
 @dataclass(frozen=True, slots=True)

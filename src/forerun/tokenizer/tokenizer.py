@@ -66,6 +66,10 @@ class Tokenizer:
             controls=_controls(tokens, parsed, template_literals),
         )
 
+    def vocabulary(self) -> dict[str, int]:
+        """The id of every token, as tokenizer.json spells it."""
+        return self._library.get_vocab(with_added_tokens=True)
+
     @property
     def eos_ids(self) -> frozenset[int]:
         return frozenset(self.special.eos_ids)

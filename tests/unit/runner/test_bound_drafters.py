@@ -1,0 +1,130 @@
+"""Which drafters a stored model is loaded with: 03 DRF-8, GEN-1, DRM-1, DRM-2, EGL-1, MTP-10."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+import torch
+
+from fixtures.eagle3 import TinyHead
+from fixtures.tiny import tiny_folder
+from fixtures.toy import ListSink
+from forerun.base.errors import LoadError, RequestError
+from forerun.engine.generate import generate
+from forerun.engine.job import Job
+from forerun.importer.create import create
+from forerun.importer.progress import Reporter
+from forerun.protocol.imports import CreateRequest
+from forerun.runner.compose import assemble, load_engine
+from forerun.runner.request import LoadRequest
+from forerun.sampling.options import SamplingOptions
+from forerun.speculation.drafters.chain import ChainDrafter
+from forerun.speculation.drafters.draft_model import DraftModelDrafter
+from forerun.store.names import ModelName
+from forerun.store.store import Store
+
+PROMPT = tuple(range(97, 117))
+PLAIN = SamplingOptions(temperature=0.0, draft="off")
+
+
+def engine(folder, modelfile=""):
+    text = f"FROM {tiny_folder(folder / 'checkpoint', 'llama')}\nPARAMETER num_ctx 400\n"
+    store = Store(folder / "store")
+    with open(os.devnull, "wb") as unheard:
+        request = CreateRequest(name="tiny", modelfile=text + modelfile, folder=str(folder))
+        create(request, store, Reporter(unheard.fileno()))
+    stored = store.get(ModelName.parse("tiny"))
+    threads = torch.get_num_threads()
+    try:
+        with torch.inference_mode():
+            return load_engine(stored, LoadRequest("tiny", folder / "store"), lambda *_: None)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@torch.inference_mode()
+def ask(loaded, prompt, draft, budget=40):
+    sink, sampling = ListSink(), dataclasses.replace(PLAIN, draft=draft)
+    generate(loaded, Job(tuple(prompt), frozenset(), sampling, budget, sink))
+    assert sink.error is None
+    return sink
+
+
+def draft_model(folder):
+    return f"DRAFT {tiny_folder(folder / 'small', 'llama')}\n"
+
+
+def draft_head(folder):
+    TinyHead().write(folder / "head")
+    return f"DRAFT {folder / 'head'}\n"
+
+
+def test_a_model_without_a_draft_has_lookup(tmp_path):
+    """DRF-8, LKP-1: and `auto` is it."""
+    loaded = engine(tmp_path)
+    assert loaded.drafters.choices() == ("auto", "lookup", "off")
+    assert loaded.drafters.owner is None
+    assert ask(loaded, PROMPT, "auto").figures.drafting.drafter == "lookup"
+    with pytest.raises(RequestError, match="draft is 'model'; this model offers auto, lookup, off"):
+        loaded.drafters.chosen("model")
+
+
+@pytest.mark.parametrize("draft", [draft_model, draft_head])
+def test_a_draft_is_bound_beside_lookup_and_changes_no_answer(tmp_path, draft):
+    """DRF-8, DRM-1, EGL-1: `auto` is the draft; warm or cold, and after a request that did not
+    draft, what the caches hold is taken up again (GEN-3, MTP-10)."""
+    loaded = engine(tmp_path, draft(tmp_path))
+    kind, look_ahead = (DraftModelDrafter, 0) if draft is draft_model else (ChainDrafter, 1)
+    assert isinstance(loaded.drafters.primary, kind)
+    assert loaded.drafters.owner is loaded.drafters.primary
+    assert loaded.drafters.look_ahead == look_ahead
+    assert loaded.drafters.choices() == ("auto", "model", "lookup", "off")
+    text, known = list(PROMPT), 0
+    for turn, wanted in enumerate(("model", "off", "auto", "lookup", "model")):
+        sink = ask(loaded, text, wanted)
+        assert sink.figures.cached_tokens == known
+        assert sink.tokens == ask(engine_alone(loaded), text, "off").tokens
+        drafting = sink.figures.drafting
+        named = {"off": None, "auto": "model"}.get(wanted, wanted)
+        assert (None if drafting is None else drafting.drafter) == named
+        assert len({cache.offset for cache in loaded.drafters.caches}) == 1
+        text += sink.tokens
+        known = len(text) - 1
+        text += [98 + turn, 97]
+
+
+def engine_alone(loaded):
+    """The same model on caches of its own, without drafters."""
+    return assemble(loaded.model, loaded.context)
+
+
+def test_a_draft_that_is_its_target_is_always_right(tmp_path):
+    """DRM-4, MTP-8: but for ties that rounding breaks, with fp32 kernels that know no widths."""
+    loaded = engine(tmp_path, draft_model(tmp_path))
+    figures = ask(loaded, PROMPT, "model", 120).figures
+    assert figures.accepted_tokens > 0.9 * figures.drafted_tokens > 0
+
+
+def test_a_model_may_say_that_it_is_not_drafted_for(tmp_path):
+    """GEN-1: nothing is bound then, and nothing loaded."""
+    loaded = engine(tmp_path, draft_model(tmp_path) + "PARAMETER draft off\n")
+    assert loaded.drafters.choices() == ("auto", "off")
+    assert ask(loaded, PROMPT, "auto").figures.drafting is None
+
+
+def test_a_model_that_wants_a_draft_that_it_has_not_is_refused(tmp_path):
+    with pytest.raises(LoadError, match="PARAMETER draft model and has no draft"):
+        engine(tmp_path, "PARAMETER draft model\n")
+
+
+def test_a_draft_with_another_vocabulary_is_refused_by_its_first_difference(tmp_path):
+    """DRM-2."""
+    line = draft_model(tmp_path)
+    path = tmp_path / "small" / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(LoadError, match="token 'a' is 97 in the target, 98 in the draft"):
+        engine(tmp_path, line)

@@ -1,5 +1,6 @@
 """Laws of the suffix index, against looking at every end there is (LKP-2, LKP-3)."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,3 +76,19 @@ def test_asking_changes_no_later_answer(steps: list[tuple[int, ...]], shortest: 
         often.extend((token,))
         often.earlier()
     assert often.earlier() == index_of(sequence(steps), shortest).earlier()
+
+
+@pytest.mark.parametrize(
+    ("digits", "shortest"),
+    [
+        ("20202202022002202022022102202022", 1),
+        ("01010101010101212102212102220011200022020220200", 2),
+    ],
+)
+def test_a_suffix_that_is_divided_twice(digits: str, shortest: int) -> None:
+    """LKP-3: rare among random sequences: what follows a part need not follow what it links to."""
+    tokens = [int(digit) for digit in digits]
+    index = SuffixIndex(shortest)
+    for length, token in enumerate(tokens, 1):
+        index.extend((token,))
+        assert index.earlier() == latest_end(tokens[:length], shortest)

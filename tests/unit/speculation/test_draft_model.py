@@ -168,15 +168,50 @@ def test_a_round_that_never_reports_leaves_nothing(committed: tuple[int, ...]) -
             cache.prepare_snapshots([len(committed)])  # asserts that the last one was taken
 
 
-def test_a_chain_that_fails_is_undone() -> None:
+@pytest.mark.parametrize("fails_at", [0, 4])
+def test_a_chain_that_fails_is_undone(fails_at: int) -> None:
     """RND-10: an error in a draft's forward reaches the caller; closing adds none."""
     rig = Rig(ToyTarget(endless), prompt=(7, 8, 1))
     rig.session.committed([7, 8], None, 0)
-    rig.draft.fails_at = 4
+    rig.draft.fails_at = fails_at
     with pytest.raises(RuntimeError, match="the toy broke"):
         rig.session.propose(1, 4)
     rig.session.close()
-    assert rig.held() == [7, 8]
+    layers = [tokens_in(cache) for cache in rig.caches if cache is not None]
+    assert layers == [[7, 8], [7, 8] if fails_at else []]
+
+
+@pytest.mark.parametrize("committed", [(), (7, 8)])
+def test_a_proposal_may_be_asked_for_again(committed: tuple[int, ...]) -> None:
+    """DRM-4: the chain before it is taken back first."""
+    rig = Rig(ToyTarget(endless), prompt=(*committed, 1))
+    rig.session.committed(committed, None, 0)
+    first = rig.proposed(1, 4)
+    assert rig.proposed(1, 4) == first
+    rig.session.committed([1, *first], None, len(committed))
+    rig.session.close()
+    assert rig.held() == [*committed, 1, *first]
+
+
+def test_what_waits_is_written_in_chunks_before_a_chain_too() -> None:
+    """DRM-3: single tokens that wait may be more than a forward takes."""
+    rig = Rig(ToyTarget(endless))
+    for position in range(6):
+        rig.session.committed([position], None, position)
+    rig.propose(9, 2)
+    assert rig.forwards == [(0, 4), (4, 2), (6, 1), (7, 1)]
+
+
+def test_caches_that_somebody_else_moved_are_noticed() -> None:
+    """DRM-1: between rounds they are where the session left them."""
+    rig = Rig(ToyTarget(endless))
+    rig.session.committed([1, 2], None, 0)
+    rig.session.settle(3)
+    cache = rig.caches[0]
+    assert cache is not None
+    assert cache.restore(None, 1)
+    with pytest.raises(AssertionError, match="a draft's caches at"):
+        rig.session.propose(3, 1)
 
 
 def test_a_restored_prefix_is_written_already() -> None:
@@ -348,6 +383,15 @@ def test_padding_is_never_proposed(
     assert rows.shape[-1] == vocabulary
     assert not rows[:, PADDING:].any()
     torch.testing.assert_close(rows.sum(-1), torch.ones(3))
+
+
+def test_more_logits_than_there_are_tokens_are_all() -> None:
+    """DRM-2: a top-k that only the target's wider output can fill."""
+    sampling = SamplingOptions(temperature=1.0, top_k=18)
+    rig = Rig(Ranked(endless, peak=1.0), sampling=sampling, vocabulary=20, tokens=VOCABULARY)
+    proposal = rig.propose(1, 3)
+    rows = Distribution(proposal.rows.probs, proposal.rows.ids).dense(20)
+    assert not rows[:, VOCABULARY:].any()
 
 
 def test_unpadded_outputs_may_be_narrower_than_the_targets() -> None:

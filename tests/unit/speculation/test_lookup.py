@@ -111,6 +111,8 @@ def test_media_are_neither_matched_nor_proposed() -> None:
     picture = [7, 7, 7, 7]
     twice = [*picture, 5, *picture]
     assert opened([*twice, 5], media=[(0, 4), (5, 9)], shortest=2).propose(5, 3) is None
+    told = [*picture, 5, 6, *picture, 5]
+    assert opened(told, media=[(0, 4), (6, 10)], shortest=2).propose(5, 3) is None
     before = [1, 2, 3, 4, *picture, 1, 2, 3]
     assert drafts(opened(before, media=[(4, 8)]), 3, 8) == [4]
     directly = [1, 2, 3, *picture, 1, 2, 3]

@@ -1,7 +1,7 @@
 """The work that a suffix index does, counted, not timed (LKP-2)."""
 
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import Any
 
 import pytest
 
@@ -9,13 +9,13 @@ from forerun.speculation.suffix_index import SuffixIndex
 
 
 class Counted(list[int]):
-    """Counts what is written into it."""
+    """Counts how often an item is looked at."""
 
-    written = 0
+    looks = 0
 
-    def __setitem__(self, place: SupportsIndex | slice, value: object) -> None:
-        self.written += 1
-        super().__setitem__(place, value)  # type: ignore[index, assignment]
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += 1
+        return super().__getitem__(place)
 
 
 def fibonacci(count: int) -> list[int]:
@@ -31,25 +31,25 @@ NOISE = [number * 2654435761 >> 15 & 1 for number in range(LENGTH)]
 
 
 @pytest.mark.parametrize(
-    ("tokens", "a_token"), [([1] * LENGTH, 1), ([1, 2, 3, 1] * 1000, 1), (fibonacci(LENGTH), 3)]
+    ("tokens", "a_token"), [([1] * LENGTH, 1), ([1, 2, 3, 1] * 1000, 1), (fibonacci(LENGTH), 4)]
 )
 def test_in_a_text_that_repeats_itself_few_ends_are_entered(
     tokens: Sequence[int], a_token: int
 ) -> None:
     """LKP-2: a link of a period leads through all the text before it, and is not followed."""
-    assert entries(tokens) <= a_token * LENGTH
+    assert looks(tokens) <= a_token * LENGTH
 
 
 def test_noise_costs_a_few_entries_a_token() -> None:
     """LKP-2: as many as there are suffixes that occurred, about the logarithm of the length."""
-    assert entries(NOISE) <= 12 * LENGTH
+    assert looks(NOISE) <= 12 * LENGTH
 
 
-def entries(tokens: Sequence[int]) -> int:
-    """How often a latest end is entered if the index is asked at every token."""
+def looks(tokens: Sequence[int]) -> int:
+    """How often a latest end is looked at if the index is asked at every token."""
     index = SuffixIndex(3)
     index._latest = counted = Counted(index._latest)
     for token in tokens:
         index.extend((token,))
         index.earlier()
-    return counted.written
+    return counted.looks

@@ -145,11 +145,7 @@ class DraftModelSession:
         if len(self._waiting) >= drafter.chunk:
             self._flush()
         chain = drafter.chain(self._slot, position + 1, most)
-        try:
-            return self._proposed(chain, current, most)
-        except BaseException:
-            self._end_chain(0)
-            raise
+        return self._proposed(chain, current, most)
 
     def close(self) -> None:
         self._flush()

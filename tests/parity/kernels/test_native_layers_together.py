@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from fixtures.native_kernels import ISAS, Floats, address, memory, native_library, team
-from fixtures.native_layers import SHAPES, Layer, Rows, empty_rows, random_layer, rope_tables
+from fixtures.native_layers import (
+    SHAPES,
+    Layer,
+    Rows,
+    empty_rows,
+    random_layer,
+    rope_tables,
+    tokens_of,
+)
 from forerun.kernels.native.library import FrLayer, FrPass, FrStep, Team
 
 LENGTH = 60
@@ -27,10 +35,11 @@ def _passed(
     rows = [empty_rows(shape, LENGTH, bfloat16=True) for _ in range(2 * len(layers))]
     structs = (FrLayer * len(layers))(*(layer.struct() for layer in layers))
     stream = np.random.default_rng(5).standard_normal((LENGTH, 96)).astype(np.float32)
-    first = 0
+    tokens, first = tokens_of(stream), 0
     for width in widths:
         cosines, sines = rope_tables(first + np.arange(width), shape.head_dim)
         passing = FrPass(*map(address, (stream[first:], cosines, sines)), width)
+        passing.tokens = address(tokens[first:])
         steps = (FrStep * len(layers))()
         for step, keys, values in zip(steps, rows[::2], rows[1::2], strict=True):
             step.rows, step.keys, step.values = addressof(passing), address(keys), address(values)

@@ -45,7 +45,7 @@ using Team = std::unique_ptr<FrTeam, Release>;
 
 struct Shape {
     int hidden, inner, heads, kv_heads, dim, bits, window, activation;
-    bool wide, extra_norms, bfloat16;
+    bool wide, extra_norms, bfloat16, tokens;
 };
 
 class Layer {
@@ -54,9 +54,9 @@ public:
         : shape_(s),
           stream_norm_(floats(s.hidden)),
           head_norm_(floats(s.dim)),
-          queries_(s.heads * s.dim, s.hidden, 32, s.bits, s.wide, true),
-          keys_(s.kv_heads * s.dim, s.hidden, 32, 8, false, false),
-          values_(s.kv_heads * s.dim, s.hidden, 32, s.bits, s.wide, false),
+          queries_(s.heads * s.dim, read(s), 32, s.bits, s.wide, true),
+          keys_(s.kv_heads * s.dim, read(s), 32, 8, false, false),
+          values_(s.kv_heads * s.dim, read(s), 32, s.bits, s.wide, false),
           output_(s.hidden, s.heads * s.dim, 32, s.bits, s.wide, false),
           gate_(s.inner, s.hidden, 32, s.bits, s.wide, true),
           up_(s.inner, s.hidden, 32, 8, s.wide, false),
@@ -84,7 +84,9 @@ public:
                 shape_.kv_heads,
                 shape_.dim,
                 shape_.activation,
-                shape_.window};
+                shape_.window,
+                shape_.tokens,
+                shape_.tokens ? stream_norm_.data() : nullptr};
     }
 
     // The stream of `length` rows that pass in forwards of `width` through this layer three times,
@@ -102,7 +104,7 @@ public:
             const int rows = length - at < width ? length - at : width;
             std::vector<uint8_t> scratch(fr_layer_scratch(&layer, rows, fr_team_threads(team)));
             const FrPass pass = {&stream[int64_t(at) * shape_.hidden], &cosines[at * half],
-                                 &sines[at * half], rows};
+                                 &sines[at * half], rows, &input[int64_t(at) * shape_.hidden]};
             std::vector<FrStep> steps;
             for (int i = 0; i < kLayers; ++i)
                 steps.push_back({&pass, keys[i].data(), values[i].data(),
@@ -117,6 +119,8 @@ public:
     static constexpr int kLayers = 3;
 
 private:
+    static int read(const Shape& s) { return s.tokens ? 2 * s.hidden : s.hidden; }
+
     Shape shape_;
     std::vector<float> stream_norm_, head_norm_;
     Packed queries_, keys_, values_, output_, gate_, up_, down_;
@@ -191,8 +195,9 @@ int main() {
         test_linear(isa, 33, 192, 64, 8);
         test_linear(isa, 50, 384, 128, 4);
         test_head(isa);
-        test_layer(isa, {64, 96, 4, 2, 32, 4, 0, 0, false, false, true});
-        test_layer(isa, {96, 64, 3, 1, 96, 8, 37, 1, true, true, false});
+        test_layer(isa, {64, 96, 4, 2, 32, 4, 0, 0, false, false, true, false});
+        test_layer(isa, {96, 64, 3, 1, 96, 8, 37, 1, true, true, false, false});
+        test_layer(isa, {96, 64, 2, 2, 32, 8, 0, 0, false, false, true, true});
     }
     return failures != 0;
 }

@@ -44,6 +44,10 @@ class SuffixIndex:
         for token in tokens:
             self._append(token)
 
+    def catch_up(self) -> None:
+        """Do at once what the next to ask would have to wait for: milliseconds in a long text."""
+        self._enter(max(0, len(self.tokens) - 1))
+
     def earlier(self) -> int | None:
         """Where the longest suffix that occurred earlier ended, the last time: tokens up to there.
 

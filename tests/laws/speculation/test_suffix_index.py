@@ -70,10 +70,14 @@ def test_several_tokens_are_foretold_as_one_after_the_other_are(
 
 @settings(max_examples=30)
 @given(STEPS, st.integers(1, 4))
-def test_asking_changes_no_later_answer(steps: list[tuple[int, ...]], shortest: int) -> None:
+def test_neither_asking_nor_catching_up_changes_a_later_answer(
+    steps: list[tuple[int, ...]], shortest: int
+) -> None:
     often = SuffixIndex(shortest)
+    often.catch_up()
     for token in sequence(steps):
         often.extend((token,))
+        often.catch_up()
         often.earlier()
     assert often.earlier() == index_of(sequence(steps), shortest).earlier()
 

@@ -45,6 +45,16 @@ def test_noise_costs_a_few_entries_a_token() -> None:
     assert looks(NOISE) <= 12 * LENGTH
 
 
+def test_who_has_caught_up_answers_at_once() -> None:
+    """DEP-3: the first round after a long prompt takes no longer than the others."""
+    index = SuffixIndex(3)
+    index.extend(NOISE)
+    index.catch_up()
+    index._latest = counted = Counted(index._latest)
+    index.earlier()
+    assert counted.looks == 1
+
+
 def looks(tokens: Sequence[int]) -> int:
     """How often a latest end is looked at if the index is asked at every token."""
     index = SuffixIndex(3)

@@ -44,6 +44,7 @@ class LookupSession:
     def __init__(self, request: DraftRequest, shortest: int, device: torch.device) -> None:
         self._index = SuffixIndex(shortest)
         self._index.extend(_without_media(request))
+        self._index.catch_up()  # a round's time is what its depth is judged by (DEP-3)
         self._device = device
         self._frontier: int | None = None  # position after the last reported token
 

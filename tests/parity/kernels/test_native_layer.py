@@ -6,9 +6,11 @@
 import numpy as np
 import pytest
 
+from fixtures import native_layers
 from fixtures.native_kernels import ISAS, Floats, from_bfloat16, team, to_bfloat16
 from fixtures.native_layers import (
     SHAPES,
+    Shape,
     empty_rows,
     layer_reference,
     random_layer,
@@ -83,3 +85,36 @@ def test_far_history() -> None:
     assert not np.isnan(outputs[0]).any()
     for other in outputs[1:]:
         assert other.tobytes() == outputs[0].tobytes()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_row_without_a_number_spoils_none_before_it(name: str, isa: str, bad: float) -> None:
+    """06 WID-1, WID-2: a token that overflows changes no token that stands before it."""
+    layer, x = random_layer(SHAPES[name]), _stream(12)
+    clean, *_ = run_layer(team(1, isa), layer, x, 12)
+    x[7, 3] = bad
+    together, *_ = run_layer(team(2, isa), layer, x, 12)
+    apart, *_ = run_layer(team(1, isa), layer, x, 1)
+    assert together[:7].tobytes() == clean[:7].tobytes()
+    assert np.array_equal(np.isnan(together), np.isnan(apart))
+    assert np.isnan(together[7]).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_a_row_that_sees_nothing_has_no_numbers(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """06 KER-1: where all scores are minus infinity; and nothing of an earlier call."""
+    layer = random_layer(Shape(2, 2, 32, biased=True))
+    for name, value in (("queries", -1e25), ("keys", 1e25)):
+        bias = layer.weights[name].bias
+        assert bias is not None
+        bias[:] = value
+    outputs = []
+    for left_over in (0, 1):  # bytes of the memory that is lent to the kernel
+        monkeypatch.setattr(
+            native_layers, "memory", lambda size, byte=left_over: np.full(size, byte, np.uint8)
+        )
+        outputs.append(run_layer(team(2, isa), layer, _stream(4), 4, bfloat16=False)[0])
+    assert np.isnan(outputs[0]).all(1).any()
+    assert outputs[0].tobytes() == outputs[1].tobytes()

@@ -163,3 +163,25 @@ with ThreadPoolExecutor(4) as pool:
     print(all(answer == first for answer in pool.map(lambda _: product(), range(400))))
 """
     assert _python(PRODUCT + code).split() == ["True"]
+
+
+@only_linux
+def test_threads_that_cannot_be_had_are_an_error_in_one_line() -> None:
+    """Some of them were made by then, and are joined again."""
+    native_library()
+    printed = _python(
+        """
+import resource
+from forerun.base.errors import UnsupportedError
+from forerun.kernels.native import library
+loaded = library.load()
+loaded.team(2)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 60 * 2**20,) * 2)
+try:
+    loaded.team(64)
+except UnsupportedError as error:
+    print(error)
+"""
+    )
+    assert "no team of 64 threads" in printed

@@ -114,29 +114,6 @@ inline void score_all(const float* const* queries, const float* keys, int dim, i
     for (; first < until; first += kLanes) score<count, 1>(queries, keys, dim, first, scores);
 }
 
-// Sums rows [first, end) of values by weights, `chunk` registers of each row at a time.
-template <int count, int chunk>
-inline void blend(const float (*weights)[kBlock], const void* values, int64_t at, int dim,
-                  int bfloat16, int first, int end, float* const* to) {
-    Floats sums[count][chunk];
-    for (int q = 0; q < count; ++q)
-        for (int c = 0; c < chunk; ++c) sums[q][c] = splat(0.0f);
-    for (int key = first; key < end; ++key) {
-        Floats value[chunk];
-#pragma GCC unroll 8
-        for (int c = 0; c < chunk; ++c)
-            value[c] = load_element(values, at + int64_t(key) * dim + c * kLanes, bfloat16);
-#pragma GCC unroll 8
-        for (int q = 0; q < count; ++q) {
-            const Floats weight = splat(weights[q][key]);
-#pragma GCC unroll 8
-            for (int c = 0; c < chunk; ++c) sums[q][c] = fma(weight, value[c], sums[q][c]);
-        }
-    }
-    for (int q = 0; q < count; ++q)
-        for (int c = 0; c < chunk; ++c) store(to[q] + c * kLanes, sums[q][c]);
-}
-
 // Turns the scores of keys [low, high) into exponentials, all others into 0.
 inline void soften(float* scores, int low, int high, int from, int until, float* most,
                    float* total) {
@@ -160,7 +137,8 @@ struct Tile {
     const float* queries[count];
     float* values[count];
     int low[count], high[count];
-    int first = kBlock, end = 0;
+    int first = kBlock, end = 0;               // what any of them sees
+    int common_first = 0, common_end = kBlock;  // what all of them see
 
     Tile(const History& h, const Item& item, int query, int start, const Seen& to) {
         const int group = h.group(), dim = h.layer.head_dim;
@@ -171,12 +149,53 @@ struct Tile {
             values[q] = to.values + int64_t(query + q) * dim;
             low[q] = most_of(h.low(position) - start, 0);
             high[q] = least(position + 1 - start, kBlock);
+            common_first = most_of(common_first, low[q]);
+            common_end = least(common_end, high[q]);
             if (low[q] >= high[q]) continue;
             first = least(first, low[q]);
             end = most_of(end, high[q]);
         }
     }
+    bool sees(int q, int key) const { return key >= low[q] && key < high[q]; }
 };
+
+// The values of a block: element `column` of key k stands at `at + k * dim + column`.
+struct Values {
+    const void* base;
+    int64_t at;
+    int dim;
+};
+
+// Sums the values that each query of a tile sees by weights, `chunk` registers of each row at a
+// time. What a query does not see may be no number, which a weight of 0 would not keep out.
+template <int bfloat16, int count, int chunk>
+inline void blend(const Tile<count>& tile, const float (*weights)[kBlock], const Values& values,
+                  int column) {
+    Floats sums[count][chunk];
+    for (int q = 0; q < count; ++q)
+        for (int c = 0; c < chunk; ++c) sums[q][c] = splat(0.0f);
+    const auto add = [&](int key, auto common) {
+        constexpr bool all = decltype(common)::size;
+        const int64_t at = values.at + int64_t(key) * values.dim + column;
+        Floats value[chunk];
+#pragma GCC unroll 8
+        for (int c = 0; c < chunk; ++c)
+            value[c] = load_element(values.base, at + c * kLanes, bfloat16);
+#pragma GCC unroll 8
+        for (int q = 0; q < count; ++q) {
+            if (!all && !tile.sees(q, key)) continue;
+            const Floats weight = splat(weights[q][key]);
+#pragma GCC unroll 8
+            for (int c = 0; c < chunk; ++c) sums[q][c] = fma(weight, value[c], sums[q][c]);
+        }
+    };
+    int key = tile.first;
+    for (; key < least(tile.common_first, tile.end); ++key) add(key, Size<0>{});
+    for (; key < tile.common_end; ++key) add(key, Size<1>{});
+    for (; key < tile.end; ++key) add(key, Size<0>{});
+    for (int q = 0; q < count; ++q)
+        for (int c = 0; c < chunk; ++c) store(tile.values[q] + column + c * kLanes, sums[q][c]);
+}
 
 template <int count>
 inline void see_tile(const History& h, const Item& item, int query, int start, const Own& own,
@@ -190,15 +209,13 @@ inline void see_tile(const History& h, const Item& item, int query, int start, c
         soften(scores[q], tile.low[q], tile.high[q], from, until, to.most + query + q,
                to.total + query + q);
     const int64_t at = item.kv_head * h.step.value_stride + h.index(start) * dim;
-    const auto sum = [&](auto chunk, int d) {
+    const Values values{h.step.values, at, dim};
+    const auto sum = [&](auto chunk, int column) {
         constexpr int size = decltype(chunk)::size;
         if (bfloat16)
-            blend<count, size>(scores, h.step.values, at + d, dim, 1, tile.first, tile.end,
-                               tile.values);
+            blend<1, count, size>(tile, scores, values, column);
         else
-            blend<count, size>(scores, h.step.values, at + d, dim, 0, tile.first, tile.end,
-                               tile.values);
-        for (float*& value : tile.values) value += size * kLanes;
+            blend<0, count, size>(tile, scores, values, column);
     };
     int d = 0;
     for (; d + kValueChunk * kLanes <= dim; d += kValueChunk * kLanes) sum(Size<kValueChunk>{}, d);
@@ -229,8 +246,12 @@ inline void see_block(const History& h, const Item& item, int start, const Own& 
     }
 }
 
+// Whoever sees nothing, as all scores are minus infinity, has no number for an answer.
 inline void forget(const Seen& seen, int queries) {
-    for (int q = 0; q < queries; ++q) seen.most[q] = -kInfinity;
+    for (int q = 0; q < queries; ++q) {
+        seen.most[q] = -kInfinity;
+        seen.total[q] = __builtin_nanf("");
+    }
 }
 
 // Adds to what a query has seen the next block's part.

@@ -95,7 +95,7 @@ FrTeam* fr_team_new(int32_t threads, const char* isa, int32_t steady) {
     if (!kernels) return nullptr;
     try {
         return new FrTeam(threads, steady, *kernels);
-    } catch (const std::exception&) {  // no more threads or memory: the caller has other kernels
+    } catch (const std::exception&) {  // no more threads or memory
         return nullptr;
     }
 }

@@ -191,8 +191,8 @@ inline Share share(int64_t items, int member, int members) {
 // Starts to read what a member needs next, while it waits for the others.
 inline void prefetch(const FrLinear& w, int member, int members) {
     const int64_t first = share(blocks_of(w), member, members).first * block_bytes(w);
-    const int64_t bytes = least(int(blocks_of(w) * block_bytes(w) - first), 16384);
-    for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(w.packed + first + at, 0, 2);
+    const int64_t left = blocks_of(w) * block_bytes(w) - first;
+    for (int64_t at = 0; at < left && at < 16384; at += 64) __builtin_prefetch(w.packed + first + at, 0, 2);
 }
 
 // Calls use(block, row, tokens, sums) for each tile of outputs in a member's share of the blocks.

@@ -5,7 +5,7 @@
 
 namespace {
 
-constexpr int kSub = 32;     // columns of an activation that share a scale
+constexpr int kSub = 32;     // columns whose codes stand together, and have one sum
 constexpr int kTile = 8;     // rows that are multiplied together
 constexpr int kChunk = 256;  // rows that pass through a layer together
 constexpr int kFewRows = 3;  // so few rows are prepared by every member for itself

@@ -22,11 +22,18 @@ inline void pause() {
 
 Team::Team(int threads, bool steady)
     : size_(threads < 1 ? 1 : threads), steady_(steady), alone_for_(kShortest) {
-    for (int number = 1; number < size_; ++number)
-        members_.emplace_back([this, number] { member(number); });
+    try {
+        for (int number = 1; number < size_; ++number)
+            members_.emplace_back([this, number] { member(number); });
+    } catch (...) {  // no more threads to have
+        end();
+        throw;
+    }
 }
 
-Team::~Team() {
+Team::~Team() { end(); }
+
+void Team::end() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         ending_.store(true);

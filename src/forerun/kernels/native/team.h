@@ -32,6 +32,7 @@ public:
 private:
     using Clock = std::chrono::steady_clock;
 
+    void end();
     void member(int number);
     bool idle(uint32_t seen) const;
     void wait_for_job(uint32_t seen);

@@ -35,7 +35,7 @@ MEANING = {
     "seed": "the same seed gives the same text; below 0: another each time",
     "num_predict": "tokens to generate at most; -1: until the context is full",
     "stop": "the answer ends before such a text; may be repeated",
-    "draft": "which drafter runs ahead; there is none yet: auto or off",
+    "draft": "which drafter runs ahead; auto: the best there is ([speculation.md](speculation.md))",
     "num_ctx": "tokens of context, prompt and answer together",
     "num_thread": "CPU threads; 0: physical cores",
     "num_gpu": "0 loads on the CPU",

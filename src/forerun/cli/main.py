@@ -26,6 +26,7 @@ COMMANDS = {
     "show": "Show what a model consists of, or what models run on here.",
     "rm": "Remove models.",
     "cp": "Give a model a second name.",
+    "train-draft": "Train a draft head for a model.",
     "bench": "Measure a model's speed on this machine.",
     "help": "Help on a command, or on the environment.",
 }
@@ -41,7 +42,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"forerun.cli.{cmd_name}").command
+        command = importlib.import_module(f"forerun.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

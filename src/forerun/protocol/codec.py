@@ -8,6 +8,7 @@ import msgspec
 from forerun.base.errors import RequestError
 from forerun.protocol.events import Event
 from forerun.protocol.imports import ImportEvent, ImportRequest
+from forerun.protocol.training import TrainEvent
 
 T = TypeVar("T")
 
@@ -62,6 +63,12 @@ def decode_import_request(data: bytes | str) -> ImportRequest:
 def decode_import_event(data: bytes | str) -> ImportEvent:
     """One line of what an importer reports."""
     event: ImportEvent = _decode(data, ImportEvent)
+    return event
+
+
+def decode_train_event(data: bytes | str) -> TrainEvent:
+    """One line of what a training process reports."""
+    event: TrainEvent = _decode(data, TrainEvent)
     return event
 
 

@@ -71,17 +71,21 @@ def write_corpus(
     while not finished:
         report("writing", min(total, budget.tokens), budget.tokens)
         new = list(writer.look())
-        now = time.monotonic()
-        fresh = sum(int(one.own.sum()) for one in new)
-        finished = writer.idle or total + fresh >= budget.tokens or now - began > budget.seconds
-        if finished:
-            new += writer.partial()
+        finished = writer.idle or total + _own(new) >= budget.tokens
+        if finished or time.monotonic() - began > budget.seconds:
+            rest = list(writer.partial())
+            finished = finished or total + _own([*new, *rest]) > 0  # not without any text
+            new += rest if finished else []
         pending += new
-        total += sum(int(one.own.sum()) for one in new)
-        if pending and (finished or now - saved > _SHARD_S):
+        total += _own(new)
+        if pending and (finished or time.monotonic() - saved > _SHARD_S):
             write_shard(folder, collect(pending))
-            pending, saved = [], now
+            pending, saved = [], time.monotonic()
     return total
+
+
+def _own(written: Iterable[Written]) -> int:
+    return sum(int(one.own.sum()) for one in written)
 
 
 class _Writer:

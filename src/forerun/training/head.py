@@ -152,6 +152,7 @@ def begin(shape: HeadShape, beginnings: Beginnings, seed: int) -> Head:
         normal = functional.rms_norm(wide, wide.shape[-1:], None, shape.eps)
         level = normal.square().median(0).values.add_(1e-4).rsqrt_()
         head.input_norm.weight.copy_(level.clamp_(max=50.0))
-        head.norm.weight.copy_(beginnings.norm)
+        # at full scale a head that knows nothing yet is as sure of itself as the target
+        head.norm.weight.copy_(beginnings.norm / 2)
         head.lm_head.weight.copy_(beginnings.head_rows)
     return head

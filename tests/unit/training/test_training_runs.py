@@ -1,4 +1,4 @@
-"""Training a tiny head: it learns, it goes on where it stopped, and what it writes serves (EGL-10)."""
+"""Training a tiny head: it learns, goes on where it stopped, and what it writes serves (EGL-10)."""
 
 import json
 from dataclasses import replace

@@ -1,0 +1,107 @@
+"""`forerun train-draft` as a user meets it: a real process trains a head for a tiny model."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fixtures.tiny import tiny_store
+from forerun.base.errors import RequestError
+from forerun.protocol.training import TrainedHead, TrainRequest
+from forerun.scheduler.training import run_training
+from forerun.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+HEAD = ("model.safetensors", "config.json", "recipe.json")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    tiny_store(folder, "llama")
+    return folder
+
+
+def _variables(models: Path) -> dict[str, str]:
+    return {
+        "FORERUN_MODELS": str(models),
+        "FORERUN_DEVICE": "cpu",
+        "PYTHONPATH": str(ROOT / "src"),
+        "PATH": os.environ.get("PATH", ""),
+    }
+
+
+def _train(models: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "forerun", "train-draft", "tiny", *arguments]
+    return subprocess.run(
+        [*command, "--budget-minutes", "0.08", "--device", "cpu"],
+        env=_variables(models),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_head_is_trained_measured_and_written(models: Path, tmp_path: Path) -> None:
+    own = tmp_path / "mine.txt"
+    own.write_text("How are you?\n\nTwo lines\nof one prompt", encoding="utf-8")
+    done = _train(models, tmp_path, "--text", str(own), "--out", "head", "--seed", "7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].split() == ["DRAFT", "ACCEPTED", "TOKENS", "A", "ROUND"]
+    assert "DRAFT head" in done.stderr  # the line of a Modelfile
+    assert sorted(path.name for path in (tmp_path / "head").iterdir()) == sorted(HEAD)
+    recipe = json.loads((tmp_path / "head" / "recipe.json").read_text())
+    assert recipe["recipe"]["seed"] == 7
+    assert recipe["target"]["name"] == "tiny:latest"
+    assert recipe["training"]["steps"] > 0
+    assert recipe["corpus"]["written_by_target"] > 0
+    assert len(recipe["held_out"]["acceptance"]) == len(done.stdout.splitlines()) - 1
+
+    again = _train(models, tmp_path, "--out", "head")
+    assert again.returncode == 1
+    assert again.stderr.startswith("Error: ")
+    assert "holds a head already" in again.stderr
+
+
+def test_a_file_without_prompts_is_refused_in_one_line(models: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\n  \n", encoding="utf-8")
+    done = _train(models, tmp_path, "--text", "empty.txt")
+    assert done.returncode == 1
+    assert "holds no prompts" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_stopped_training_goes_on_in_another_process(models: Path, tmp_path: Path) -> None:
+    settings = Settings.from_environment(_variables(models))
+    request = TrainRequest(name="tiny", out=str(tmp_path / "head"), minutes=0.08, device="cpu")
+    steps = run_training(request, settings)
+    while next(steps).status != "measuring":  # after training has ended, with its state on disk
+        pass
+    steps.close()
+    corpus = tmp_path / "head" / "unfinished" / "corpus"
+    before = {path.name: path.stat().st_mtime_ns for path in corpus.iterdir()}
+    assert before
+    *later, last = run_training(request, settings)
+    assert isinstance(last, TrainedHead)
+    assert not {"writing", "training"} & {event.status for event in later}  # both were done
+    assert (tmp_path / "head" / "model.safetensors").exists()
+    assert not (tmp_path / "head" / "unfinished").exists()
+
+
+def test_what_cannot_be_trained_says_so(tmp_path: Path) -> None:
+    tiny_store(tmp_path / "models", "gemma3", name="other")
+    settings = Settings.from_environment(_variables(tmp_path / "models"))
+    for request, named in (
+        (TrainRequest(name="other", out=str(tmp_path / "head"), minutes=1), "gemma3"),
+        (TrainRequest(name="missing", out=str(tmp_path / "head"), minutes=1), "missing"),
+    ):
+        with pytest.raises(Exception, match=named):
+            list(run_training(request, settings))
+    with pytest.raises(RequestError, match="mps"):
+        wrong = TrainRequest(name="other", out=str(tmp_path / "h"), minutes=1, device="mps")
+        list(run_training(wrong, settings))

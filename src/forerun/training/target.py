@@ -89,6 +89,8 @@ def load_target(
     if family not in _FAMILIES:
         known = " and ".join(_FAMILIES)
         raise UnsupportedError(f"heads are trained for {known}; this model's type is {family!r}")
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, for 30 ms each
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     dense = work / f"target-{str(dtype).removeprefix('torch.')}.safetensors"
     if not dense.exists():

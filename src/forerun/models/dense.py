@@ -308,8 +308,8 @@ class DenseModel:
         return None if self._parts.softcap is not None else self._parts.head.best(hidden, count)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Rows of the table; of gemma3 too before the factor sqrt(hidden_size)."""
-        return self._parts.embedding(ids).to(self._parts.dtype)
+        """Rows of the table in the dtype of the stream; of gemma3 too without sqrt(hidden_size)."""
+        return self._parts.embedding(ids)
 
     def raw_logits(self, hidden: Tensor) -> Tensor:
         head = self._parts.head

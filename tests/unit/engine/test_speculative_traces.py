@@ -7,8 +7,15 @@ import logging
 import pytest
 import torch
 
+from fixtures.hybrid import hybrid_model
 from fixtures.noted_drafter import NotedDrafter
-from fixtures.scripted_drafter import FixedDepth, ScriptedDrafter, drafting_with, oracle
+from fixtures.scripted_drafter import (
+    FixedDepth,
+    ScriptedDrafter,
+    drafting_with,
+    oracle,
+    point_masses,
+)
 from fixtures.toy import (
     EOS,
     VOCABULARY,
@@ -21,13 +28,16 @@ from fixtures.toy import (
     tokens_in,
 )
 from forerun.base.errors import RequestError
-from forerun.contract.model import DraftFacts, Forward
+from forerun.contract.batch import Batch
+from forerun.contract.drafter import Proposal
+from forerun.contract.model import CacheOptions, DraftFacts, Forward
 from forerun.sampling.distribution import Distribution
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import NoAllowedTokenError, Sampler
 from forerun.speculation.bound import BoundDrafters
 from forerun.speculation.depth import DepthController
 from forerun.speculation.drafters.chain import ChainDrafter
+from forerun.speculation.round import Rounds
 
 AUTO = SamplingOptions(temperature=0.0)
 LOOK_AHEAD = pytest.mark.parametrize("look_ahead", [0, 1])
@@ -128,30 +138,31 @@ class Outcomes(FixedDepth):
 
 
 @pytest.mark.parametrize(
-    ("drafts", "outcome", "held"),
+    ("drafts", "outcome"),
     [
-        ((2, 3, 4, EOS, 0), (4, 4), 4),  # T4 with one more before it
-        ((2, 3, 4, EOS), (4, 4), 4),
-        ((2, 3, 9, 0), (2, 4), 4),
-        ((9, 3, 4, EOS), (0, 4), 2),
-        ((2, 3, 4), (3, 3), 5),
+        ((2, 3, 4, EOS, 0), (4, 4)),
+        ((2, 3, 4, EOS), (4, 4)),
+        ((2, 3, 9, 0), (2, 4)),
+        ((9, 3, 4, EOS), (0, 4)),
+        ((2, 3, 4), (3, 3)),
     ],
 )
-def test_a_round_observes_what_it_judged_and_keeps_what_it_accepted(drafts, outcome, held):
+def test_a_round_observes_what_it_judged_and_keeps_what_it_accepted(drafts, outcome):
     """T4, RND-8, DEP-4: an accepted stop token ends the round, unobserved behind it, and its own
     state stays out of the caches, which rest one token before what is recorded."""
-    target = ToyTarget()
-    told = ScriptedDrafter(lambda known, _: drafts if len(known) == 2 else ())
-    loaded = drafting_with(loaded_toy(target), told)
+    target, owner = ToyTarget(), NotedDrafter()
+    scripted = ScriptedDrafter(lambda known, _: drafts if len(known) == 2 else ())
     controller = Outcomes(5)
-    bound = BoundDrafters(lookup=told, controllers={"lookup": controller})
-    sink = ask(dataclasses.replace(loaded, drafters=bound), [0, 1], sampling=AUTO)
+    bound = BoundDrafters(owner, scripted, {"model": FixedDepth(0), "lookup": controller})
+    loaded = dataclasses.replace(loaded_toy(target), drafters=bound)
+    sink = ask(loaded, [0, 1], sampling=dataclasses.replace(AUTO, draft="lookup"))
     assert controller.seen == [outcome]
     assert target.forwards[1] == (1, 1 + len(drafts))
     assert target.forwards[2:3] in ([], [(1 + outcome[0] + 1, 1)])
     assert (sink.tokens, sink.reason) == ([2, 3, 4], "stop")
     assert tokens_in(loaded.caches[0]) == tokens_in(loaded.caches[2]) == [0, 1, 2, 3, 4]
-    assert held <= 5
+    assert [token for _, run, _ in owner.runs for token in run] == [0, 1, 2, 3, 4]
+    assert owner.settled == [1, EOS]
 
 
 @LOOK_AHEAD
@@ -358,6 +369,64 @@ def test_a_round_is_timed_without_the_wait_for_its_reader():
     assert sink.figures.generated_tokens == 60
     assert {depth for depth, _ in controller.samples} >= {0, 1}
     assert all(milliseconds < 60_000 for _, milliseconds in controller.samples)
+
+
+class Scheduled(Timed):
+    """Two plain rounds, then drafts."""
+
+    rounds = 0
+
+    @property
+    def scheduled(self):
+        return 0 if self.rounds < 3 else 2
+
+    def next(self):
+        self.rounds += 1
+        return self.scheduled
+
+
+@pytest.mark.parametrize(("look_ahead", "samples"), [(0, 2), (1, 1)])
+def test_the_round_before_a_resume_is_not_timed(look_ahead, samples):
+    """DEP-3, RND-3: with a token in flight, what was handed out without a forward would count."""
+    controller = Scheduled()
+    drafter = ScriptedDrafter(oracle(continued(PROMPT, 60)))
+    bound = BoundDrafters(lookup=drafter, controllers={"lookup": controller})
+    loaded = dataclasses.replace(
+        loaded_toy(ToyTarget(endless), look_ahead=look_ahead), drafters=bound
+    )
+    ask(loaded, PROMPT, 20, sampling=AUTO)
+    assert [depth for depth, _ in controller.samples if not depth] == [0] * samples
+
+
+@pytest.mark.parametrize("breaks_at", [0, 1, 2, 3])
+@torch.inference_mode()
+def test_a_forward_that_breaks_off_leaves_no_schedule_and_no_draft(breaks_at):
+    """RND-10: recurrent layers too, of which some have written the round and others have not."""
+    model = hybrid_model()
+    caches = model.new_caches(CacheOptions(100, slack=16))
+    tokens = list(range(9))
+    model.forward(Batch.of(tokens, 0, model.facts.device), caches)
+    sampler = Sampler(vocab_size=64, context_length=100, device=model.facts.device)
+    sampler.add(0, AUTO, tokens)
+    rounds = Rounds(model, caches, sampler, slot=0, eos=frozenset())
+    drafts = torch.tensor([5, 6, 7])
+    proposal = Proposal(drafts, point_masses(drafts))
+    layers = model._layers
+
+    def breaking(*_):
+        raise RuntimeError("a layer broke")
+
+    model._layers = [*layers[:breaks_at], breaking, *layers[breaks_at + 1 :]]
+    try:
+        with pytest.raises(RuntimeError, match="a layer broke"):
+            rounds.run(4, 9, proposal)
+    finally:
+        model._layers = layers
+    for cache in caches:
+        if cache is not None:
+            assert cache.offset in (9, 10)
+            cache.prepare_snapshots([])
+            assert cache.take_snapshots() == []
 
 
 def test_a_request_tells_what_its_drafter_did():

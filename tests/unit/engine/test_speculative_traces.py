@@ -3,6 +3,8 @@ T16, and the rules of a round, RND."""
 
 import dataclasses
 import logging
+import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,6 +33,7 @@ from forerun.base.errors import RequestError
 from forerun.contract.batch import Batch
 from forerun.contract.drafter import Proposal
 from forerun.contract.model import CacheOptions, DraftFacts, Forward
+from forerun.engine import generate
 from forerun.sampling.distribution import Distribution
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import NoAllowedTokenError, Sampler
@@ -148,8 +151,9 @@ class Outcomes(FixedDepth):
     ],
 )
 def test_a_round_observes_what_it_judged_and_keeps_what_it_accepted(drafts, outcome):
-    """T4, RND-8, DEP-4: an accepted stop token ends the round, unobserved behind it, and its own
-    state stays out of the caches, which rest one token before what is recorded."""
+    """T4, RND-8, RND-14, DEP-4: one forward, whatever it comes to; an accepted stop token ends the
+    round, unobserved behind it, and its own state stays out of the caches, which rest one token
+    before what is recorded."""
     target, owner = ToyTarget(), NotedDrafter()
     scripted = ScriptedDrafter(lambda known, _: drafts if len(known) == 2 else ())
     controller = Outcomes(5)
@@ -168,8 +172,8 @@ def test_a_round_observes_what_it_judged_and_keeps_what_it_accepted(drafts, outc
 @LOOK_AHEAD
 @pytest.mark.parametrize("draft", ["off", "lookup", "model"])
 def test_the_drafter_that_owns_caches_is_level_whoever_drafts(look_ahead, draft):
-    """T6, T15, GEN-3, RND-11, RND-15: told of each token once, in order, and settled with the
-    current token, or with the one in flight."""
+    """T6, T15, GEN-3, DRF-1, DRF-3, RND-2, RND-11, RND-15: told of each token once, in order, and
+    settled with the current token, or with the one in flight."""
     owner, target = NotedDrafter(), ToyTarget(endless)
     owner.plain = False
     loaded = loaded_toy(target, look_ahead=look_ahead, chunk=2, drafter=owner)
@@ -197,13 +201,17 @@ def continued(prompt, length, next_token=endless):
 
 
 @LOOK_AHEAD
+@pytest.mark.parametrize("depth", [0, 3])
 @pytest.mark.parametrize("cancel_at", range(12))
-def test_a_request_cancelled_in_an_accepted_run_has_recorded_all_of_it(look_ahead, cancel_at):
-    """T7, DEC-2, RND-10: the next turn starts from what the caches hold."""
+def test_a_request_cancelled_in_an_accepted_run_has_recorded_all_of_it(
+    look_ahead, depth, cancel_at
+):
+    """T7, DEC-2, RND-2, RND-10, RND-16: the next turn starts from what the caches hold; parked
+    (depth 0), what is in flight is drained."""
     loaded = loaded_toy(ToyTarget(endless), look_ahead=look_ahead)
     sequence = continued(PROMPT, 60)
     drafter = ScriptedDrafter(oracle(sequence))
-    loaded = drafting_with(loaded, drafter, depth=3)
+    loaded = drafting_with(loaded, drafter, depth=depth)
     sink = ask(loaded, PROMPT, 30, sampling=AUTO, sink=ListSink(cancel_at=cancel_at))
     held = tokens_in(loaded.caches[0])
     assert held == sequence[: len(held)]
@@ -332,15 +340,20 @@ def test_where_no_token_is_allowed_all_before_it_is_handed_out(look_ahead, dry_a
 
 
 class Waiting(ListSink):
-    """Its reader keeps it waiting for an hour at each token."""
+    """Its reader keeps it waiting for an hour at each token. A look at the clock takes 1 ms."""
 
-    waited = 0.0
+    now = waited = 0.0
 
     @property
     def waited_s(self):
         return self.waited
 
+    def perf_counter(self):
+        self.now += 0.001
+        return self.now
+
     def take(self, tokens, logprobs):
+        self.now += 3600
         self.waited += 3600
         return super().take(tokens, logprobs)
 
@@ -355,20 +368,33 @@ class Timed(DepthController):
         super().cost(depth, milliseconds)
 
 
-def test_a_round_is_timed_without_the_wait_for_its_reader():
+def test_a_round_is_timed_without_the_wait_for_its_reader(monkeypatch):
     """DEP-3, DEP-13: from one round's start to the next one's, for rounds that follow one of the
     same depth, so that a width's first forward is never timed."""
-    loaded = loaded_toy(ToyTarget(endless))
-    sequence = continued(PROMPT, 200)
-    drafter = ScriptedDrafter(oracle(sequence))
+    loaded, sink = loaded_toy(ToyTarget(endless)), Waiting()
+    times = SimpleNamespace(monotonic=time.monotonic, perf_counter=sink.perf_counter)
+    monkeypatch.setattr(generate, "time", times)
+    drafter = ScriptedDrafter(oracle(continued(PROMPT, 200)))
     controller = Timed()
     bound = BoundDrafters(lookup=drafter, controllers={"lookup": controller})
-    sink = ask(
-        dataclasses.replace(loaded, drafters=bound), PROMPT, 60, sampling=AUTO, sink=Waiting()
-    )
+    ask(dataclasses.replace(loaded, drafters=bound), PROMPT, 60, sampling=AUTO, sink=sink)
     assert sink.figures.generated_tokens == 60
     assert {depth for depth, _ in controller.samples} >= {0, 1}
-    assert all(milliseconds < 60_000 for _, milliseconds in controller.samples)
+    assert all(0 < milliseconds < 10 for _, milliseconds in controller.samples)
+
+
+def test_a_request_that_does_not_draft_teaches_the_controller_nothing():
+    """DEP-8, GEN-3: it is not told, asked or timed; nor is the drafter, which owns no caches."""
+
+    class Untouched(DepthController):
+        def next(self):
+            raise AssertionError("a parked session chose a depth")
+
+    drafter = ScriptedDrafter(oracle(continued(PROMPT, 60)))
+    bound = BoundDrafters(lookup=drafter, controllers={"lookup": Untouched()})
+    loaded = dataclasses.replace(loaded_toy(ToyTarget(endless)), drafters=bound)
+    assert ask(loaded, PROMPT, 20).reason == "length"
+    assert (drafter.reported, drafter.closed) == ([], 0)
 
 
 class Scheduled(Timed):

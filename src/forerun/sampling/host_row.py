@@ -44,6 +44,11 @@ def draw(probs: Sequence[float], ids: Sequence[int], key: int) -> int:
     return token
 
 
+def uniform(key: int) -> float:
+    """`noise.row_uniform` of one key."""
+    return min(_fp32(host_hash(key, 0) >> 32 | 1) * 2**-32, LARGEST_UNIFORM)
+
+
 def deciding(options: SamplingOptions) -> int | None:
     """How many of the best scores decide a draw; None: all may, or so many that tensors are faster.
 

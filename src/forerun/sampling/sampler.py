@@ -105,6 +105,10 @@ class Sampler:
         key = self._slot(slot).key
         return to_device([draw_key(key, at, purpose) for at in positions], self.device)
 
+    def key(self, slot: int, position: int, purpose: Purpose) -> int:
+        """The noise of one draw, on the host."""
+        return draw_key(self._slot(slot).key, position, purpose)
+
     def sample(
         self,
         slots: Sequence[int],

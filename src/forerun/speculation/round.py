@@ -9,11 +9,11 @@ from torch import Tensor
 from forerun.contract.batch import Batch
 from forerun.contract.decoder import TokenLogprob
 from forerun.contract.drafter import Proposal
-from forerun.contract.model import Caches, Forward, RankedLogits, TargetModel
-from forerun.sampling.distribution import Distribution
+from forerun.contract.model import Best, Caches, Forward, RankedLogits, TargetModel
 from forerun.sampling.host_row import NO_TOKEN
 from forerun.sampling.sampler import Sampler
 from forerun.speculation.accept import Keys, verify
+from forerun.speculation.host_accept import HostRows, Noise, served, verify_on_host
 from forerun.speculation.rollback import Rollback
 
 
@@ -65,13 +65,9 @@ class Rounds:
         copied = drafts.to("cpu", non_blocking=True)
         self._rollback.begin(before, drafts.shape[0])
         try:
-            forward = self._forward(current, before, drafts)
-            target, logits = self._target(forward.hidden[0], drafts)
-            keys = Keys.of(self._sampler, self._slot, before, drafts.shape[0])
-            verdict = verify(target, proposal.rows, drafts, keys, seeded=self._options.seeded)
-            read = torch.cat((verdict.continuations, verdict.accepted[None])).tolist()
-            accepted = read.pop()
-            outcome = settled(copied.tolist(), accepted, read[accepted], self._eos)
+            forward = self._forward(current, before, proposal)
+            accepted, continuation, logits = self._judged(forward.hidden[0], before, proposal)
+            outcome = settled(copied.tolist(), accepted, continuation, self._eos)
             logprobs = self._logprobs(logits, outcome.tokens)
             self._rollback.commit(outcome.kept)
         except BaseException:
@@ -80,20 +76,43 @@ class Rounds:
         self._sampler.commit(self._slot, outcome.tokens)
         return Verified(outcome, forward, logprobs)
 
-    def _forward(self, current: int, before: int, drafts: Tensor) -> Forward:
-        tokens = torch.cat((drafts.new_full((1,), current), drafts))
-        batch = Batch.of(tokens, before, self._model.facts.device)
-        return self._model.forward(batch, self._caches)
+    def _forward(self, current: int, before: int, proposal: Proposal) -> Forward:
+        drafts, device = proposal.tokens, self._model.facts.device
+        tokens: Tensor | tuple[int, ...]
+        if proposal.host_tokens is not None and device.type == "cpu":
+            tokens = (current, *proposal.host_tokens)
+        else:
+            tokens = torch.cat((drafts.new_full((1,), current), drafts))
+        return self._model.forward(Batch.of(tokens, before, device), self._caches)
 
-    def _target(self, hidden: Tensor, drafts: Tensor) -> tuple[Distribution, Tensor | None]:
-        """What may follow each row, from no more logits than decide it; else all logits too."""
-        if self._ranked is not None:
-            count = self._sampler.deciding(self._slot, drafts.shape[0])
-            best = None if count is None else self._ranked.best(hidden, count)
-            if best is not None:
-                return self._sampler.distribution_best(self._slot, best, drafts), None
-        logits = self._model.unembed(hidden)
-        return self._sampler.distribution(self._slot, logits, drafts), logits
+    def _judged(
+        self, hidden: Tensor, before: int, proposal: Proposal
+    ) -> tuple[int, int, Tensor | None]:
+        """The drafts that stand, the token that follows, and all logits where they were needed."""
+        sampler, slot, drafts = self._sampler, self._slot, proposal.tokens
+        best, logits = self._best(hidden, drafts.shape[0]), None
+        if best is not None:
+            rows = HostRows.of(best, self._options) if served(proposal) else None
+            if rows is not None:
+                return (*verify_on_host(rows, proposal, self._noise(before)), None)
+            target = sampler.distribution_best(slot, best, drafts)
+        else:
+            logits = self._model.unembed(hidden)
+            target = sampler.distribution(slot, logits, drafts)
+        keys = Keys.of(sampler, slot, before, drafts.shape[0])
+        verdict = verify(target, proposal.rows, drafts, keys, seeded=self._options.seeded)
+        read = torch.cat((verdict.continuations, verdict.accepted[None])).tolist()
+        accepted = read.pop()
+        return accepted, read[accepted], logits
+
+    def _noise(self, before: int) -> Noise:
+        sampler, slot, first = self._sampler, self._slot, before + 1
+        return lambda place, purpose: sampler.key(slot, first + place, purpose)
+
+    def _best(self, hidden: Tensor, drafts: int) -> Best | None:
+        """No more logits than decide each row, where the model tells them alone."""
+        count = None if self._ranked is None else self._sampler.deciding(self._slot, drafts)
+        return None if self._ranked is None or count is None else self._ranked.best(hidden, count)
 
     def _logprobs(self, logits: Tensor | None, tokens: Sequence[int]) -> tuple[TokenLogprob, ...]:
         """RND-17: of each token from the row that it was judged or drawn by."""

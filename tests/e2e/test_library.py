@@ -212,6 +212,18 @@ def test_a_load_that_cannot_be_is_refused_by_name():
         forerun.load("tiny", device="cuda:7")
 
 
+def test_a_drafter_that_the_model_lacks_is_refused_once_it_is_loaded(model):
+    """03 DRF-8: at load as in a call; one that it has changes no answer."""
+    with pytest.raises(RequestError, match="draft is 'model'; this model offers auto, lookup, off"):
+        forerun.load("tiny", draft="model")
+    with pytest.raises(RequestError, match="draft is 'model'"):
+        model.generate("ab", draft="model")
+    options = {"temperature": 0.0, "num_predict": 20}
+    plain = model.generate("abcabcabc", draft="off", **options).text()
+    with forerun.load("tiny", draft="lookup") as drafting:
+        assert drafting.generate("abcabcabc", **options).text() == plain
+
+
 def test_a_name_that_is_nowhere_is_an_error():
     """A pull is tried first; it names what there is."""
     with pytest.raises(ForerunError, match="nothing-like-it"):

@@ -102,4 +102,9 @@ class DepthController:
         if len(self._costs) < 2:
             return ()
         expected = self._acceptance.expected(self._limit())
-        return tuple(1000 * n / self._costs.at(depth) for depth, n in enumerate(expected))
+        costs = [self._costs.at(depth) for depth in range(len(expected))]
+        # No depth costs more than a deeper one: if it seems to, a stall is in its average, which
+        # nothing would correct while the deeper one is preferred for it.
+        for depth in reversed(range(len(costs) - 1)):
+            costs[depth] = min(costs[depth], costs[depth + 1])
+        return tuple(1000 * n / cost for n, cost in zip(expected, costs, strict=True))

@@ -2,7 +2,7 @@
 
 They are no Python extension: a shared object that `forerun.kernels.native.library` loads. What it
 is made of stands in `forerun/kernels/native/sources.py`. CXX names the compiler, CXXFLAGS adds
-flags.
+flags before its own: what would change the results' bits has no effect.
 """
 
 import os
@@ -47,12 +47,12 @@ def compile_units(command: list[str], folder: Path, target: Path) -> None:
     def compiled(unit: tuple[str, tuple[str, ...]]) -> str:
         name, flags = unit
         made = str(folder / f"{name}.o")
-        run([*SOURCES["FLAGS"], *flags, *extra, "-c", f"{PLACE}/{name}", "-o", made])
+        run([*extra, *SOURCES["FLAGS"], *flags, "-c", f"{PLACE}/{name}", "-o", made])
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compiled, SOURCES["units"]().items()))
-    run([*SOURCES["LINK_FLAGS"], *extra, *objects, "-o", str(target)])
+    run([*extra, *SOURCES["LINK_FLAGS"], *objects, "-o", str(target)])
 
 
 class BuildKernels(build_ext):

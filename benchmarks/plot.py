@@ -74,8 +74,8 @@ def draw_curves(report: dict[str, object], which: str) -> str:
     assert isinstance(curves, dict), "a report has curves by name"
     picture = curves[which]
     lines = {name: values for name, values in picture["lines"].items() if values}
-    longest = max(len(values) for values in lines.values())
-    most = max(max(values) for values in lines.values())
+    longest = max((len(values) for values in lines.values()), default=1)
+    most = max((max(values) for values in lines.values()), default=0.0) or 1.0
     below = TOP + HIGH
     height = below + 44 + LEGEND * len(lines) + 26
     drawn = [

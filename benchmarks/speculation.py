@@ -79,6 +79,7 @@ def sets(given: argparse.Namespace, quiet: Quiet) -> tuple[Results, dict[str, ob
                 found |= again
                 results |= summary(f"{place}, {draft}", list(found.values()))
                 positions = rates(by_position(list(answers[draft].values())))
+                results |= tokens_a_round(f"{place}, {draft}", list(answers[draft].values()))
                 results |= acceptance(f"{place}, {draft}", positions)
                 curves |= drawn(place, draft, found, positions, answers[draft])
                 more[f"{place}, {draft}"] = {
@@ -164,6 +165,12 @@ def summary(name: str, found: Sequence[float]) -> Results:
         f"{name}, median, times plain": interval(found),
         f"{name}, 5th percentile, times plain": interval(found, statistic=fifth_percentile),
     }
+
+
+def tokens_a_round(name: str, answers: Sequence[Answer]) -> Results:
+    """How many steps of the model drafting saves, whatever they cost and however busy it was."""
+    found = [len(a.tokens) / a.drafting.rounds for a in answers if a.drafting and a.drafting.rounds]
+    return {f"{name}, tokens a round": interval(found)} if found else {}
 
 
 def fifth_percentile(figures: Sequence[float]) -> float:

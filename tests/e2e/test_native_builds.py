@@ -1,6 +1,7 @@
 """The C++ kernels built in other ways than an install does: sanitised, for ARM, and not at all."""
 
 import os
+import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -78,6 +79,61 @@ def test_every_machine_has_its_units() -> None:
     assert [name for name in sources.units("riscv64") if "kernels" in name] == [
         "kernels_scalar.cpp"
     ]
+
+
+NOTING = """#!/bin/sh
+echo "$*" >> {log}
+for made; do :; done
+: > "$made"
+"""
+# what the order of sums, a fused product, and a NaN look like where a compiler may be inexact
+PROBE = """
+float sum(const float* x, int n) { float t = 0; for (int i = 0; i < n; ++i) t += x[i]; return t; }
+float fused(float a, float b, float c) { return a * b + c; }
+float cancelled(float a, float b) { return (a + b) - a; }
+float shared(const float* x, float b) { return x[0] / b + x[1] / b; }
+bool unordered(float a) { return a != a; }
+"""
+INEXACT = [
+    *("-ffast-math", "-Ofast", "-ffp-contract=fast", "-funsafe-math-optimizations"),
+    *("-freciprocal-math -ffinite-math-only", "-fassociative-math -fno-signed-zeros"),
+]
+
+
+def test_a_users_flags_stand_before_ours(tmp_path: Path) -> None:
+    """In every call of the compiler, so that ours decide where both say something."""
+    compiler, log = tmp_path / "compiler", tmp_path / "log"
+    compiler.write_text(NOTING.format(log=log))
+    compiler.chmod(0o755)
+    made = ("--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "temp"))
+    environment = {**os.environ, "CXX": str(compiler), "CXXFLAGS": "-ffast-math -march=native"}
+    command = [sys.executable, "setup.py", "-q", "build_ext", *made]
+    subprocess.run(command, cwd=ROOT, env=environment, timeout=60, check=True)
+    calls = [line.split() for line in log.read_text().splitlines()]
+    assert len(calls) == len(sources.units()) + 1
+    for call in calls:
+        assert call[:2] == ["-ffast-math", "-march=native"]
+        ours = sources.LINK_FLAGS if "-c" not in call else sources.FLAGS
+        assert call[2 : 2 + len(ours)] == list(ours)
+    assert list((tmp_path / "lib").rglob(sources.OBJECT_NAME))
+
+
+@pytest.mark.parametrize("flags", INEXACT)
+def test_no_flag_of_a_user_changes_arithmetic(flags: str, tmp_path: Path) -> None:
+    """06 WID-1, KER-1: the same instructions with and without it."""
+    native_library()
+    probe = tmp_path / "probe.cpp"
+    probe.write_text(PROBE)
+    fma = ("-mfma",) if platform.machine() in ("x86_64", "AMD64") else ()
+
+    def assembly(*before: str) -> str:
+        made = tmp_path / "probe.s"
+        _run(
+            [*compiler_command(), *before, *sources.FLAGS, *fma, "-S", str(probe), "-o", str(made)]
+        )
+        return made.read_text()
+
+    assert assembly(*flags.split()) == assembly()
 
 
 @pytest.mark.parametrize(

@@ -43,3 +43,11 @@ def test_curves_are_lines_to_one_scale() -> None:
     assert heights[0] - heights[1] == (heights[1] - heights[2]) / 2
     assert heights[3] == heights[1]
     assert [dot.get("cx") for dot in dots][3] == dots[0].get("cx")
+
+
+def test_curves_of_zeros_are_a_line_at_the_bottom() -> None:
+    of = {"title": "T", "x": "x", "y": "y"}
+    report = {"machine": "M", "cores": 2, "date": "today", "commit": "abc"}
+    for lines, dots in (({"a": [0.0, 0.0]}, 2), ({}, 0)):
+        curves = {"depth": {**of, "lines": lines}}
+        assert draw_curves({**report, "curves": curves}, "depth").count("<circle") == dots

@@ -12,7 +12,10 @@ OBJECT_NAME = "libforerun.so"
 
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden"),
-    # results are equal bit for bit on all instruction sets: only written-out FMAs may fuse
+    # results are equal bit for bit on all instruction sets: sums keep their order whatever flags
+    # stand before these, and only written-out FMAs are fused
+    *("-fno-fast-math", "-fno-unsafe-math-optimizations", "-fno-associative-math"),
+    *("-fno-reciprocal-math", "-fno-finite-math-only", "-fsigned-zeros"),
     *("-fno-math-errno", "-ffp-contract=off"),
     "-Wno-psabi",
 )
@@ -28,24 +31,14 @@ NEON = ("-march=armv8.2-a+dotprod",)
 # the slowest to compile first; only these may use the instructions that they are named after
 X86_64: Units = {"kernels_avx512.cpp": AVX512 + AVX2, "kernels_avx2.cpp": AVX2}
 AARCH64: Units = {"kernels_neon.cpp": NEON}
+COMMON: Units = {"kernels_scalar.cpp": SCALAR, "dispatch.cpp": (), "team.cpp": (), "pack.cpp": ()}
 VECTOR_UNITS = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
 
 
 def units(machine: str | None = None) -> Units:
     """What to compile for `machine` (None: this one), as `platform.machine` names it."""
     vector: Units = VECTOR_UNITS.get((machine or platform.machine()).lower(), {})
-    stamp = (f'-DFR_SOURCES="{digest()}"',)
-    return {
-        **vector,
-        "kernels_scalar.cpp": SCALAR,
-        "dispatch.cpp": stamp,
-        "team.cpp": (),
-        "pack.cpp": (),
-    }
-
-
-def headers() -> list[Path]:
-    return sorted(FOLDER.glob("*.h"))
+    return {**vector, **COMMON, "dispatch.cpp": (f'-DFR_SOURCES="{digest()}"',)}
 
 
 def present() -> bool:
@@ -54,8 +47,12 @@ def present() -> bool:
 
 
 def digest() -> str:
-    """Of all sources and flags; the shared object carries that of those it was built from."""
-    found = hashlib.sha256(repr((FLAGS, SCALAR, X86_64, AARCH64)).encode())
-    for file in (*headers(), *sorted(FOLDER.glob("*.cpp"))):
-        found.update(file.name.encode() + b"\0" + file.read_bytes())
+    """Of all that a build reads, on any machine; the shared object carries that of its own build.
+
+    Headers, units and flags: not what tests compile beside them.
+    """
+    names = {*COMMON, *X86_64, *AARCH64, *(file.name for file in FOLDER.glob("*.h"))}
+    found = hashlib.sha256(repr((FLAGS, LINK_FLAGS, COMMON, X86_64, AARCH64)).encode())
+    for name in sorted(names):
+        found.update(name.encode() + b"\0" + (FOLDER / name).read_bytes())
     return found.hexdigest()[:16]

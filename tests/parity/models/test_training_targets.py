@@ -1,0 +1,47 @@
+"""The model that heads are trained for has the values that serve, and shows the same streams."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fixtures.tiny import tiny_folder, tiny_model
+from forerun.base.errors import UnsupportedError
+from forerun.training.target import load_target
+
+CPU = torch.device("cpu")
+
+
+def _load(folder: Path, family: str, **config: object):
+    checkpoint = tiny_folder(folder / "checkpoint", family, **config)
+    work = folder / "work"
+    work.mkdir()
+    stated = json.loads((checkpoint / "config.json").read_text())
+    return load_target(stated, sorted(checkpoint.glob("*.safetensors")), work, CPU)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_streams_are_those_of_transformers(tmp_path: Path, family: str) -> None:
+    target = _load(tmp_path, family, num_hidden_layers=6)
+    assert target.taps == (1, 4)
+    tokens = torch.randint(0, 250, (2, 9), generator=torch.Generator().manual_seed(0))
+    hidden, taps = target.read(tokens)
+    with torch.no_grad():
+        peer = tiny_model(family, num_hidden_layers=6)(tokens, output_hidden_states=True)
+    expected = torch.cat([peer.hidden_states[index] for index in target.taps], -1)
+    torch.testing.assert_close(taps, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(target.model.unembed(hidden), peer.logits, rtol=1e-4, atol=1e-3)
+
+
+def test_padding_changes_nothing_in_front_of_it(tmp_path: Path) -> None:
+    target = _load(tmp_path, "llama")
+    tokens = torch.randint(0, 250, (1, 9), generator=torch.Generator().manual_seed(0))
+    padded = torch.cat((tokens, torch.zeros(1, 5, dtype=torch.int64)), 1)
+    for short, long in zip(target.read(tokens), target.read(padded), strict=True):
+        torch.testing.assert_close(long[:, :9], short)
+
+
+def test_a_family_without_heads_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="gemma3"):
+        _load(tmp_path, "gemma3")

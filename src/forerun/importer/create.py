@@ -6,21 +6,21 @@ from pathlib import Path
 from forerun.base.errors import LoadError, RequestError, one_line
 from forerun.base.options import check_options
 from forerun.importer.check import check_templates
-from forerun.importer.layers import DRAFT_FOLDER, Defaults, config_of, over, without_draft
-from forerun.importer.plan import DRAFT_PREFIX
+from forerun.importer.drafts import Draft, open_draft, with_draft
+from forerun.importer.layers import Defaults, config_of, over
 from forerun.importer.progress import Reporter
 from forerun.importer.pull import pull
 from forerun.importer.run import ImportRun
 from forerun.importer.sources import Source, folder_source, gguf_source
 from forerun.protocol.imports import ComposeRequest, CreateRequest
 from forerun.store.blobs import Digest
-from forerun.store.manifest import DraftConfig, Layer, ModelConfig
+from forerun.store.manifest import Layer, ModelConfig
 from forerun.store.messages import Message
 from forerun.store.modelfile import Modelfile, check_modelfile, parse_modelfile
 from forerun.store.names import ModelName
 from forerun.store.sources import FolderSource, GgufSource, draft_folder, recognise
 from forerun.store.store import Store
-from forerun.store.stored import StoredModel, draft_architecture
+from forerun.store.stored import StoredModel
 from forerun.tokenizer.files import TOKENIZER_CONFIG
 
 
@@ -29,8 +29,7 @@ class Parts:
     """What a Modelfile names, opened. Every mistake in it is found before anything is written."""
 
     base: Source | StoredModel
-    draft: Source | None
-    draft_config: DraftConfig | None
+    draft: Draft | None
 
 
 def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Reporter) -> Digest:
@@ -48,9 +47,9 @@ def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Repo
     capabilities = _capabilities(modelfile, parts.base)
     with store.importing() as writer:
         run = ImportRun(store, writer, reporter)
-        config, layers = _with_draft(run, parts, *_target(run, parts.base, modelfile))
+        config, layers = with_draft(run, parts.draft, *_target(run, parts.base, modelfile))
         manifest = writer.publish(name, _stated(config, modelfile, capabilities), layers)
-    for source in (parts.base, parts.draft):
+    for source in (parts.base, parts.draft.source if parts.draft else None):
         if isinstance(source, Source):
             run.forget(source)
     return Digest.of(manifest.encode())
@@ -76,19 +75,14 @@ def _modelfile(request: CreateRequest | ComposeRequest) -> Modelfile:
 
 def _open(modelfile: Modelfile, folder: Path, store: Store, reporter: Reporter) -> Parts:
     named = recognise(modelfile.source, folder, store)
-    draft = draft_config = None
-    if modelfile.draft is not None:
-        path = draft_folder(modelfile.draft, folder)
-        draft = folder_source(path, prefix=DRAFT_PREFIX)
-        architecture = draft_architecture(draft.checkpoint.config, str(path / "config.json"))
-        draft_config = DraftConfig(architecture)
+    draft = None if modelfile.draft is None else open_draft(draft_folder(modelfile.draft, folder))
     if isinstance(named, FolderSource):
-        return Parts(folder_source(named.folder), draft, draft_config)
+        return Parts(folder_source(named.folder), draft)
     if isinstance(named, GgufSource):
-        return Parts(gguf_source(named.file), draft, draft_config)
+        return Parts(gguf_source(named.file), draft)
     if not named.in_store:
         pull(named.name, store, reporter)
-    return Parts(store.get(named.name), draft, draft_config)
+    return Parts(store.get(named.name), draft)
 
 
 def _check_template(template: str | None) -> None:
@@ -131,17 +125,6 @@ def _target(
     # it is not what its base was pulled as any more, so a pull of this name fetches that again
     config = replace(base.config, origin=None)
     return config, over(base.manifest.layers, defaults.layers(run.writer))
-
-
-def _with_draft(
-    run: ImportRun, parts: Parts, config: ModelConfig, layers: list[Layer]
-) -> tuple[ModelConfig, list[Layer]]:
-    """The draft's layers after the target's, in place of a draft that the base had."""
-    if parts.draft is None:
-        return config, layers
-    draft = run.tensor_layers(parts.draft, "draft tensors")
-    draft += run.file_layers(parts.draft.checkpoint, DRAFT_FOLDER)
-    return replace(config, draft=parts.draft_config), without_draft(layers) + draft
 
 
 def _stated(

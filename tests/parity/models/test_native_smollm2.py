@@ -28,7 +28,7 @@ pytestmark = pytest.mark.model
 
 TEXT = Path(__file__).parents[3] / "README.md"
 POSITIONS = 256
-MOST_DIVERGENCE = 0.005  # mean KL of the float32 values' distributions from ours
+MOST_DIVERGENCE = 0.0005  # mean KL of the float32 values' distributions from ours
 ANSWER = 40  # tokens
 QUESTION = "<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -65,7 +65,7 @@ def log_probabilities(model: TargetModel, tokens: Sequence[int]) -> Tensor:
 def test_the_distribution_is_that_of_the_exact_values(
     stored: StoredModel, native: TargetModel
 ) -> None:
-    """KER-1: the mean divergence over real text is at most 0.005."""
+    """KER-1: the mean divergence over real text is at most 0.0005."""
     tokens = encoded(stored, TEXT.read_text(encoding="utf-8"))[:POSITIONS]
     assert len(tokens) == POSITIONS
     exact = loaded(stored, torch.float32, KernelChoice(cpu_kernels=False))
@@ -74,7 +74,7 @@ def test_the_distribution_is_that_of_the_exact_values(
     agreement = float((wanted.argmax(-1) == ours.argmax(-1)).float().mean())
     shown = f"mean divergence {divergence:.5f}, {agreement:.1%} of the likeliest tokens agree"
     assert divergence <= MOST_DIVERGENCE, shown
-    assert agreement > 0.9, shown
+    assert agreement >= 0.98, shown
     print(shown)  # noqa: T201 - with `pytest -s`
 
 

@@ -13,11 +13,12 @@ import pytest
 from fixtures.tiny import tiny_folder
 from forerun.base.errors import NotFoundError
 from forerun.importer.create import create
+from forerun.importer.drafts import PACKAGED, open_draft
 from forerun.importer.progress import Reporter
 from forerun.importer.pull import pull
 from forerun.protocol.events import Failed
 from forerun.protocol.imports import CreateRequest, Imported, ImportEvent
-from forerun.store.catalogue import CatalogueEntry, WheelSource
+from forerun.store.catalogue import CatalogueEntry, WheelSource, catalogue
 from forerun.store.manifest import Origin
 from forerun.store.names import ModelName
 from forerun.store.store import Store
@@ -200,3 +201,27 @@ def test_from_pulls_a_catalogue_model_first(store: Store, reporter: Reporter) ->
 def test_a_name_that_is_nowhere_is_refused(store: Store, reporter: Reporter) -> None:
     with pytest.raises(NotFoundError, match=r"'other:latest' not found.*tiny:1m"):
         pull(ModelName.parse("other"), store, reporter)
+
+
+def test_a_packaged_draft_comes_with_the_model(
+    pulled: Store, reporter: Reporter, offered: CatalogueEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CAT-2, CAT-5, 03 DRF-8: also with one that was pulled before there was a draft for it."""
+    assert pulled.get(NAME).draft is None
+    entry = replace(offered, draft="smollm2")
+    monkeypatch.setattr("forerun.store.catalogue.catalogue", lambda: (entry,))
+    first = pull(NAME, pulled, reporter)
+    model = pulled.get(NAME)
+    assert model.draft is not None
+    assert model.draft.architecture == "Eagle3Speculator"
+    assert model.parameters == {"top_k": 3}
+    assert pull(NAME, pulled, reporter) == first
+
+
+def test_every_draft_of_the_catalogue_is_in_the_package() -> None:
+    """In no more than 24 MB each."""
+    drafts = [PACKAGED / entry.draft for entry in catalogue() if entry.draft is not None]
+    assert drafts
+    for folder in drafts:
+        assert open_draft(folder).config.architecture == "Eagle3Speculator"
+        assert sum(file.stat().st_size for file in folder.iterdir()) <= 24_000_000

@@ -1,1 +1,1 @@
-"""A whole decoder layer as one call."""
+"""Whole decoder layers, all of a step in one call."""

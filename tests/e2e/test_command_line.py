@@ -99,7 +99,7 @@ def test_a_mistyped_command_is_answered_with_the_nearest(models: Path) -> None:
     assert done.returncode == 2
     assert done.stderr == (
         "Error: no command 'shwo'; did you mean show? there are run, serve, ps, cache, stop, pull, "
-        "create, list, show, rm, cp, bench, help\n"
+        "create, list, show, rm, cp, train-draft, bench, help\n"
     )
 
 
@@ -174,7 +174,7 @@ def test_a_prompt_from_a_pipe_and_both_together(models: Path) -> None:
 def test_verbose_figures_go_to_standard_error(models: Path) -> None:
     done = forerun(models, "run", NAME, "hi", "--verbose", "-o", "num_predict=3")
     assert re.search(r"prompt: +\d+ tokens, 0 of them cached", done.stderr)
-    assert "answer:       3 tokens" in done.stderr
+    assert re.search(r"answer: +[0-3] tokens", done.stderr)  # or a stop token before
     assert "tokens/s" not in done.stdout
 
 
@@ -353,6 +353,8 @@ def test_a_conversation(terminal: Terminal) -> None:
 def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal) -> None:
     """DEC-10: within one round."""
     terminal.type("/set parameter num_predict 470\r")
+    terminal.type("/set parameter temperature 0\r")  # which no stop token ends
+    terminal.type("/set parameter draft off\r")
     terminal.type("/set verbose\r")
     terminal.until("/set verbose")
     terminal.type("tell me\r")

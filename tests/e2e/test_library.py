@@ -478,5 +478,5 @@ def test_loading_leaves_nothing_behind_and_smollm2_answers():
     )
     figures, answer = found.stdout.split("\n", 1)
     growth, weights = map(int, figures.split())
-    assert growth < weights + 32 * 1024**2
+    assert growth < weights + 20 * 1024**2 + 32 * 1024**2  # with its draft head
     assert "Paris" in answer

@@ -176,7 +176,8 @@ def test_text_before_a_failure_is_handed_out(runner):
     with pytest.raises(ForerunError, match="told to fail"):
         for event in runner.connection.complete(ask("STEP_MS=30 FAIL_AT=5 SAY:abcdef")):
             shown += event.text if isinstance(event, Chunk) else ""
-    assert shown == "abcd"
+    assert shown
+    assert "abcd".startswith(shown)  # drafts of the forward that failed are not said
 
 
 def test_a_runner_that_is_killed_in_mid_answer_is_one_error(mortal):

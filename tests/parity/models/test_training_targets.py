@@ -39,7 +39,7 @@ def test_padding_changes_nothing_in_front_of_it(tmp_path: Path) -> None:
     tokens = torch.randint(0, 250, (1, 9), generator=torch.Generator().manual_seed(0))
     padded = torch.cat((tokens, torch.zeros(1, 5, dtype=torch.int64)), 1)
     for short, long in zip(target.read(tokens), target.read(padded), strict=True):
-        torch.testing.assert_close(long[:, :9], short)
+        torch.testing.assert_close(long[:, :9], short, rtol=1e-4, atol=1e-4)
 
 
 def test_a_family_without_heads_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from forerun.training.head import Beginnings, HeadShape
 from forerun.training.recipe import default_taps
 
 _FAMILIES = ("llama", "qwen3")  # whose decoder layers a head's own is like
-_QUANTISED = ("_scale", "_qbias")
+_GLOBAL_SCALES = (".global_scale", "_scale_2")  # after the name of a weight (LIN-1)
+_QUANTISED = ("_scale", "_qbias", *_GLOBAL_SCALES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +113,33 @@ def _write_dense(
     for name, entry in stored.items():
         if name.endswith(_QUANTISED):
             continue
-        scale = stored.get(f"{name}_scale")
-        if scale is None:
-            weights[name] = entry.read().to(dtype)
+        if f"{name}_scale" in stored:
+            weights[name] = _dequantised(name, stored, config, dtype)
         else:
-            zero_points = stored.get(f"{name}_qbias")
-            weights[name] = _dequantised(name, (entry, scale, zero_points), config, dtype)
+            weights[name] = entry.read().to(dtype)
     temporary = path.with_suffix(".part")
     save_file(weights, temporary)
     temporary.replace(path)
 
 
 def _dequantised(
-    name: str,
-    parts: tuple[Stored, Stored, Stored | None],
-    config: Mapping[str, object],
-    dtype: torch.dtype,
+    name: str, stored: Mapping[str, Stored], config: Mapping[str, object], dtype: torch.dtype
 ) -> Tensor:
-    words, scale, zero_points = parts
+    words, scale = stored[name], stored[f"{name}_scale"]
     columns = (words.shape[-1], scale.shape[-1])
     form = resolve(name, columns, metadata=words.file.metadata, config=config)
-    points = None if zero_points is None else zero_points.read()
-    return packed_weight(words.read(), scale.read(), points, form).dequantise(dtype)
+    points = stored.get(f"{name}_qbias")
+    factors = [
+        stored[name + part].read().float() for part in _GLOBAL_SCALES if name + part in stored
+    ]
+    weight = packed_weight(
+        words.read(),
+        scale.read(),
+        None if points is None else points.read(),
+        form,
+        global_scale=factors[0] if factors else None,
+    )
+    return weight.dequantise(dtype)
 
 
 def _whole(config: Mapping[str, object], field: str, default: int | None = None) -> int:

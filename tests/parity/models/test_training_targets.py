@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fixtures.checkpoints import logits, read_config, relative_error
+from fixtures.quantised import quantised
 from fixtures.tiny import tiny_folder, tiny_model
 from forerun.base.errors import UnsupportedError
 from forerun.training.target import load_target
@@ -45,3 +47,13 @@ def test_padding_changes_nothing_in_front_of_it(tmp_path: Path) -> None:
 def test_a_family_without_heads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="gemma3"):
         _load(tmp_path, "gemma3")
+
+
+@pytest.mark.parametrize("factor", [None, 0.5])
+def test_quantised_weights_are_the_values_that_serve(tmp_path: Path, factor: float | None) -> None:
+    stored = quantised(tmp_path, "llama", global_scale=factor)
+    (tmp_path / "work").mkdir()
+    target = load_target(read_config(stored.folder), stored.files, tmp_path / "work", CPU)
+    tokens = torch.randint(0, 250, (1, 9), generator=torch.Generator().manual_seed(0))
+    ours = target.model.unembed(target.read(tokens)[0])[0]
+    assert relative_error(ours, logits(stored.load(native=False), tokens[0].tolist())) < 1e-4

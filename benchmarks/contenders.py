@@ -122,6 +122,7 @@ def _measured(service: "Service", work: Work, chance: random.Random) -> float:
         options={
             "temperature": 0,
             "repeat_penalty": 1,
+            "draft": "off",
             "num_predict": work.tokens if work.kind == "decode" else 1,
         },
         ignore_eos=True,

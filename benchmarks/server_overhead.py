@@ -33,7 +33,7 @@ from benchmarks.protocol import Contender, interleave, interval, ratio, report
 PROMPT = (
     "Story {number}. Once upon a time a lighthouse keeper found a strange map on the shore, and"
 )
-OPTIONS = {"temperature": 0, "repeat_penalty": 1}
+OPTIONS = {"temperature": 0, "repeat_penalty": 1, "draft": "off"}
 IN_PROCESS, SERVED = "in process", "served"
 
 

@@ -28,7 +28,7 @@ from forerun.store.store import Store
 
 MODEL = ModelName.parse("scripted")
 LONG = "CHUNK_MS=150 " + "x" * 1600 + " SAY:hello"  # of several chunks
-ENDLESS = "STEP_MS=5 ENDLESS SAY:hello"
+ENDLESS = "TOKEN_MS=5 ENDLESS SAY:hello"
 QUIET_S = 0.04
 
 Scenario = Callable[[Services], Coroutine[None, None, None]]

@@ -353,7 +353,6 @@ def test_a_conversation(terminal: Terminal) -> None:
 def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal) -> None:
     """DEC-10: within one round."""
     terminal.type("/set parameter num_predict 470\r")
-    terminal.type("/set parameter temperature 0\r")  # which no stop token ends
     terminal.type("/set parameter draft off\r")
     terminal.type("/set verbose\r")
     terminal.until("/set verbose")

@@ -285,7 +285,7 @@ def test_the_key_is_carried(settings: ScriptedSettings, tmp_path: Path) -> None:
 def test_ctrl_c_cancels_the_answer_at_the_server(server: Server, command: Command) -> None:
     """05 DEC-10."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "forerun", "run", NAME, "ENDLESS STEP_MS=20 SAY:on "],
+        [sys.executable, "-m", "forerun", "run", NAME, "ENDLESS TOKEN_MS=20 SAY:on "],
         env=command.environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -308,7 +308,7 @@ def test_a_server_that_dies_within_an_answer(settings: ScriptedSettings, tmp_pat
     with scripted_server(settings) as server:
         command = Command(server, settings, tmp_path)
         process = subprocess.Popen(
-            [sys.executable, "-m", "forerun", "run", NAME, "ENDLESS STEP_MS=20 SAY:on "],
+            [sys.executable, "-m", "forerun", "run", NAME, "ENDLESS TOKEN_MS=20 SAY:on "],
             env=command.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

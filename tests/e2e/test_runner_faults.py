@@ -91,7 +91,7 @@ def test_a_reader_that_leaves_while_the_prompt_is_evaluated(runner):
 
 def test_a_reader_that_leaves_while_text_is_made(runner):
     """HTP-5, THR-2, DEC-10: one step more at most."""
-    events = runner.connection.complete(ask("ENDLESS STEP_MS=300 SAY:on and on"))
+    events = runner.connection.complete(ask("ENDLESS TOKEN_MS=300 SAY:on and on"))
     while not isinstance(next(events), Chunk):
         pass
     left = time.monotonic()
@@ -103,7 +103,7 @@ def test_a_reader_that_leaves_while_text_is_made(runner):
 
 def test_a_reader_that_leaves_while_it_is_queued(runner):
     """HTP-5, THR-2: its prompt is not even begun."""
-    first = runner.connection.complete(ask("ENDLESS STEP_MS=20 SAY:on and on"))
+    first = runner.connection.complete(ask("ENDLESS TOKEN_MS=20 SAY:on and on"))
     next(first)
 
     async def leave_the_queue():
@@ -186,7 +186,7 @@ def test_a_runner_that_is_killed_in_mid_answer_is_one_error(mortal):
 
     async def lose():
         async with asyncio.timeout(20):
-            events = connection.complete(ask("ENDLESS STEP_MS=20 SAY:on and on"))
+            events = connection.complete(ask("ENDLESS TOKEN_MS=20 SAY:on and on"))
             while not isinstance(await anext(events), Chunk):
                 pass
             queued = asyncio.ensure_future(anext(connection.complete(ask("SAY:no"))))

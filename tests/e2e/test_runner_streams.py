@@ -12,7 +12,7 @@ from forerun.protocol.events import Chunk, Done, Progress
 from forerun.protocol.requests import CompletionRequest, Message, TokenizeRequest
 from forerun.scheduler.runners import RunnerProcess
 
-APART = "STEP_MS=20"  # longer than writes are coalesced: most characters come alone
+APART = "TOKEN_MS=20"  # longer than writes are coalesced: most characters come alone
 TEXTS = (
     "naïve 👩‍💻 日本 \ufffd",
     "👩‍👩‍👧‍👦👋🏽🇩🇪",

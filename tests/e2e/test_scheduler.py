@@ -248,7 +248,7 @@ def test_disconnects_and_a_failure_leave_a_working_model(scheduled):
     chance = random.Random(11)
 
     async def leave(scheduler):
-        task = asyncio.create_task(ask(scheduler, "a", "STEP_MS=2 ENDLESS SAY:on and on "))
+        task = asyncio.create_task(ask(scheduler, "a", "TOKEN_MS=2 ENDLESS SAY:on and on "))
         await asyncio.sleep(chance.random() * 0.3)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -273,7 +273,7 @@ def test_an_unload_ends_a_runaway_answer(scheduled):
     """G01: in bounded time; the reader is told why."""
 
     async def story(scheduler):
-        runaway = await begins(scheduler, "a", "STEP_MS=5 ENDLESS SAY:on and on ")
+        runaway = await begins(scheduler, "a", "TOKEN_MS=5 ENDLESS SAY:on and on ")
         (pid,) = runners()
         started = time.monotonic()
         assert await scheduler.unload(ModelName.parse("a"))

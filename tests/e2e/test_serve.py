@@ -229,7 +229,7 @@ def test_it_ends_in_order(settings: ScriptedSettings) -> None:
     with scripted_server(settings) as server:
         short, endless = (
             stream(server, "STEP_MS=60 SAY:0123456789"),
-            stream(server, "ENDLESS STEP_MS=20 SAY:on and on "),
+            stream(server, "ENDLESS TOKEN_MS=20 SAY:on and on "),
         )
         runners = server.runners()
         assert runners
@@ -246,7 +246,7 @@ def test_it_ends_in_order(settings: ScriptedSettings) -> None:
 
 
 def test_a_second_ctrl_c_ends_it_at_once(settings: ScriptedSettings) -> None:
-    with scripted_server(settings) as server, stream(server, "ENDLESS STEP_MS=20 SAY:on "):
+    with scripted_server(settings) as server, stream(server, "ENDLESS TOKEN_MS=20 SAY:on "):
         own = children(server.pid)
         os.kill(server.pid, signal.SIGINT)
         while "ending" not in server.log:

@@ -76,7 +76,7 @@ def test_a_killed_runner_is_an_error_line_and_the_next_request_works(server):
     """08 RUN-9, API-14: kill -9 in the middle of a stream."""
     assert said(server, "alpha", "ready") == "ready"
     before = set(server.runners())
-    with closing(Stream(server, "STEP_MS=20 ENDLESS SAY:abc")) as connection:
+    with closing(Stream(server, "TOKEN_MS=20 ENDLESS SAY:abc")) as connection:
         connection.first()
         for pid in before:
             os.kill(pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ def test_a_killed_runner_is_an_error_line_and_the_next_request_works(server):
 
 def test_a_killed_runner_is_an_exception_of_the_official_client(server):
     assert said(server, "alpha", "ready") == "ready"
-    message = [{"role": "user", "content": "STEP_MS=20 ENDLESS SAY:abc"}]
+    message = [{"role": "user", "content": "TOKEN_MS=20 ENDLESS SAY:abc"}]
     with ollama.Client(host=server.url) as client:
         stream = client.chat(model="alpha", messages=message, stream=True)
         next(stream)
@@ -106,7 +106,7 @@ def test_a_killed_server_leaves_no_runner(store):
     """08 RUN-14: within 5 s, in the middle of an answer too."""
     with scripted_server(store) as server:
         assert said(server, "alpha", "ready") == "ready"
-        with closing(Stream(server, "STEP_MS=50 ENDLESS SAY:abc")) as connection:
+        with closing(Stream(server, "TOKEN_MS=50 ENDLESS SAY:abc")) as connection:
             connection.first()
             runners = server.runners()
             assert runners
@@ -127,7 +127,7 @@ def test_a_killed_server_leaves_no_runner_that_was_loading(tmp_path):
 @pytest.mark.parametrize(
     ("content", "first_line", "longest_s"),
     [
-        (f"STEP_MS={1000 * SLOW_STEP_S:.0f} ENDLESS SAY:abc", True, SLOW_STEP_S),
+        (f"TOKEN_MS={1000 * SLOW_STEP_S:.0f} ENDLESS SAY:abc", True, SLOW_STEP_S),
         (f"CHUNK_MS={1000 * SLOW_CHUNK_S:.0f} {LONG} SAY:abc", False, SLOW_CHUNK_S),
     ],
     ids=["decode", "prefill"],
@@ -164,7 +164,7 @@ def test_a_client_that_leaves_while_it_waits_is_skipped(server):
 def test_an_unloaded_model_ends_its_answer_in_bounded_time(server):
     """G01: an answer without an end is given a grace, then cut with an error."""
     assert said(server, "beta", "ready") == "ready"
-    with closing(Stream(server, "STEP_MS=50 ENDLESS SAY:abc", "beta")) as connection:
+    with closing(Stream(server, "TOKEN_MS=50 ENDLESS SAY:abc", "beta")) as connection:
         connection.first()
         before = set(server.runners())
         started = time.monotonic()
@@ -188,7 +188,7 @@ def test_three_models_with_room_for_one_under_mixed_requests(store):
     def run(number, model, leaves, after_s):
         text = f"{model} answers {number}"
         if leaves:
-            connection = Stream(server, f"STEP_MS=5 ENDLESS SAY:{text}", model)
+            connection = Stream(server, f"TOKEN_MS=5 ENDLESS SAY:{text}", model)
             time.sleep(after_s)
             connection.close()
             return

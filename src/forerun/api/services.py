@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from forerun.api.metrics import Metrics
-from forerun.scheduler.importing import ChildSettings
+from forerun.scheduler.process import ChildSettings
 from forerun.scheduler.scheduler import Scheduler
 from forerun.store.store import Store
 from forerun.store.uploads import Uploads

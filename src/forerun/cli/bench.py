@@ -57,8 +57,8 @@ def command(
 ) -> None:
     """Measure prefill and decode speed, time to the first token, and peak memory.
 
-    Greedy, with a prompt of random words that differs from run to run, so that nothing is cached;
-    a run before the first counted one warms up.
+    Greedy and without drafts, with a prompt of random words that differs from run to run, so that
+    nothing is cached; a run before the first counted one warms up.
     """
     model = ModelName.parse(name)
     pull_if_absent(model, settings)
@@ -77,7 +77,10 @@ def command(
 def _run_once(connection: Connection, prompt_tokens: int, new_tokens: int, *, seed: int) -> Figures:
     request = CompletionRequest(
         prompt_ids=_prompt(connection, prompt_tokens, seed),
-        options={"temperature": 0, "repeat_penalty": 1, "num_predict": new_tokens},
+        options={
+            **{"temperature": 0, "repeat_penalty": 1, "draft": "off"},
+            "num_predict": new_tokens,
+        },
         ignore_eos=True,
     )
     for event in connection.complete(request):

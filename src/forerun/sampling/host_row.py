@@ -60,7 +60,7 @@ def deciding(options: SamplingOptions) -> int | None:
     return count if 0 < count <= MOST_COLUMNS else None
 
 
-def distribution(
+def probabilities(
     scores: list[float], ids: list[int], counts: Mapping[int, int], options: SamplingOptions
 ) -> tuple[list[float], list[int]]:
     """Probabilities and ids of what may be drawn, from the largest scores before penalties.

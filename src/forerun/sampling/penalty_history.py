@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_NO_TOKEN = -1
+from forerun.sampling.host_row import NO_TOKEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Window:
 
     def counts(self) -> list[Counter[int]]:
         """How often each token occurs in each row. Waits for the device."""
-        rows = self.ids if self.live is None else self.ids.masked_fill(~self.live, _NO_TOKEN)
+        rows = self.ids if self.live is None else self.ids.masked_fill(~self.live, NO_TOKEN)
         counts = [Counter(row) for row in rows.tolist()]
         for row in counts:
-            row.pop(_NO_TOKEN, None)
+            row.pop(NO_TOKEN, None)
         return counts
 
 

@@ -192,7 +192,7 @@ class Sampler:
         counts = [Counter[int]()] * rows if window is None else window.counts()
         self._check_enough(slot, best.ids.shape[1], max(map(len, counts), default=0))
         made = [
-            host_row.distribution(scores, ids, seen, options)
+            host_row.probabilities(scores, ids, seen, options)
             for scores, ids, seen in zip(
                 best.values.tolist(), best.ids.tolist(), counts, strict=True
             )
@@ -295,7 +295,7 @@ class Sampler:
         counts = self._history.counts(self._row(slot)) if capacity else Counter[int]()
         self._check_enough(slot, len(ids), len(counts))
         _refuse_strange(slot, scores[0] if ids[-1] >= 0 else math.nan)
-        probs, ids = host_row.distribution(scores, ids, counts, member.options)
+        probs, ids = host_row.probabilities(scores, ids, counts, member.options)
         if len(ids) == 1:  # a point mass needs no noise (SED-5)
             return ids[0] if probs[0] else NO_TOKEN
         return host_row.draw(probs, ids, draw_key(member.key, position, Purpose.TARGET))

@@ -4,23 +4,16 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import suppress
-from typing import Protocol
 
 from forerun.base.errors import ImportFailedError, RunnerError, error_for
 from forerun.protocol.codec import decode_import_event, encode_line
 from forerun.protocol.events import Failed
 from forerun.protocol.imports import Imported, ImportRequest, ImportStatus
-from forerun.scheduler.process import ChildProcess
+from forerun.scheduler.process import ChildProcess, ChildSettings
 
 MODULE = "forerun.importer"
 
 Step = ImportStatus | Imported
-
-
-class ChildSettings(Protocol):
-    """What a composition root hands down: its settings, as variables for a child."""
-
-    def environment(self) -> dict[str, str]: ...
 
 
 def run_import(

@@ -12,13 +12,19 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import IO
+from typing import IO, Protocol
 
 from forerun.base.errors import LAST_WORDS, RunnerError
 from forerun.base.logs import is_information
 
 _TAIL_LINES = 20
 _TAIL_LINE_LENGTH = 2000
+
+
+class ChildSettings(Protocol):
+    """What a composition root hands down: its settings, as variables for a child."""
+
+    def environment(self) -> dict[str, str]: ...
 
 
 class ChildProcess:

@@ -14,8 +14,7 @@ from forerun.base.errors import BusyError, ForerunError, LoadError, RunnerError
 from forerun.protocol.status import RunnerStatus
 from forerun.scheduler.async_connection import AsyncConnection
 from forerun.scheduler.connection import Connection
-from forerun.scheduler.importing import ChildSettings
-from forerun.scheduler.process import ChildProcess
+from forerun.scheduler.process import ChildProcess, ChildSettings
 
 Report = Callable[[RunnerStatus], None]
 

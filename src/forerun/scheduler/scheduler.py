@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from forerun.base.errors import BusyError, ForerunError, NotFoundError
 from forerun.protocol.cache import CacheReport
 from forerun.scheduler.devices import Devices, SystemDevices
-from forerun.scheduler.importing import ChildSettings
 from forerun.scheduler.lease import Lease, Report, Resident, SchedulerLimits, Turns
 from forerun.scheduler.load_job import Waiter
 from forerun.scheduler.loaded import LoadedRunner, RunnerFactory
 from forerun.scheduler.loader import ENDING, Loader
+from forerun.scheduler.process import ChildSettings
 from forerun.scheduler.residency import Residency
 from forerun.scheduler.runners import MODULE, LoadOptions, RunnerProcess
 from forerun.store.blobs import Digest

@@ -1,21 +1,14 @@
 """Runs a training process over one head and passes on what it reports."""
 
 from collections.abc import Generator
-from typing import Protocol
 
 from forerun.base.errors import RunnerError, error_for
 from forerun.protocol.codec import decode_train_event, encode_line
 from forerun.protocol.events import Failed
 from forerun.protocol.training import TrainedHead, TrainRequest, TrainStatus
-from forerun.scheduler.process import ChildProcess
+from forerun.scheduler.process import ChildProcess, ChildSettings
 
 MODULE = "forerun.training"
-
-
-class ChildSettings(Protocol):
-    """What a composition root hands down: its settings, as variables for a child."""
-
-    def environment(self) -> dict[str, str]: ...
 
 
 def run_training(

@@ -35,7 +35,7 @@ class HostRows:
         return cls(best.values.tolist(), best.ids.tolist(), options)
 
     def row(self, place: int) -> Row:
-        return host_row.distribution(self.values[place], self.ids[place], {}, self.options)
+        return host_row.probabilities(self.values[place], self.ids[place], {}, self.options)
 
 
 def served(proposal: Proposal) -> bool:

@@ -301,7 +301,7 @@ def test_a_full_queue(settings: Settings) -> None:
     with (
         scripted_server(settings, FORERUN_MAX_QUEUE="1") as server,
         ollama.Client(host=server.url) as client,
-        closing(client.generate(MODEL, "STEP_MS=20 ENDLESS SAY:x", stream=True)) as working,
+        closing(client.generate(MODEL, "TOKEN_MS=20 ENDLESS SAY:x", stream=True)) as working,
         ThreadPoolExecutor(1) as pool,
     ):
         next(working)
@@ -394,7 +394,7 @@ def test_many_clients_at_once(server: Server) -> None:
 
 def test_clients_that_leave(server: Server, client: ollama.Client) -> None:
     """E11: at any moment; the endless answers of those who left are over (05 HTP-5)."""
-    body = json.dumps({"model": MODEL, "prompt": "STEP_MS=5 ENDLESS SAY:hello"})
+    body = json.dumps({"model": MODEL, "prompt": "TOKEN_MS=5 ENDLESS SAY:hello"})
     for pieces in range(10):
         connection = http.client.HTTPConnection("127.0.0.1", server.port)
         connection.request("POST", "/api/generate", body)

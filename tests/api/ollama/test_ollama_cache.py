@@ -193,7 +193,7 @@ def test_a_model_that_is_answering_shows_what_it_had(server: Server, client: oll
     """At once, although the device thread, which the trie belongs to, is busy; DEC-5."""
     held = cache(server)
     stream = client.chat(
-        MODEL, [{"role": "user", "content": "ENDLESS STEP_MS=5 SAY:on "}], stream=True
+        MODEL, [{"role": "user", "content": "ENDLESS TOKEN_MS=5 SAY:on "}], stream=True
     )
     next(iter(stream))
     began = time.monotonic()
@@ -223,7 +223,7 @@ def test_a_look_is_no_use_of_the_model(server: Server, client: ollama.Client) ->
 def test_an_unload_meanwhile_is_not_loaded(server: Server, client: ollama.Client) -> None:
     """A clear waits for an answer, which an unload cuts."""
     stream = client.chat(
-        MODEL, [{"role": "user", "content": "ENDLESS STEP_MS=5 SAY:on "}], stream=True
+        MODEL, [{"role": "user", "content": "ENDLESS TOKEN_MS=5 SAY:on "}], stream=True
     )
     next(iter(stream))
     with ThreadPoolExecutor(1) as pool:

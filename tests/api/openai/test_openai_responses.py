@@ -174,7 +174,7 @@ def test_formats_are_refused_until_they_can_be_kept(client: OpenAI, form: dict[s
 
 def test_a_client_that_leaves_frees_the_model(client: OpenAI):
     """E11."""
-    asked = {"model": MODEL, "input": "ENDLESS STEP_MS=5 SAY:abc", "stream": True}
+    asked = {"model": MODEL, "input": "ENDLESS TOKEN_MS=5 SAY:abc", "stream": True}
     with client.responses.create(**asked) as events:
         next(event for event in events if event.type == "response.output_text.delta")
     answer = client.with_options(timeout=20).responses.create(model=MODEL, input="SAY:free")

@@ -34,3 +34,13 @@ def test_of_equal_logits_the_smaller_id_is_better(isa: str, threads: int) -> Non
     weight = packed(np.zeros((50, 96), np.uint8), ones, ones, bits=8)
     _, ids, _ = head(team(threads, isa), weight, np.ones((2, 96), np.float32), top=60)
     assert ids.tolist() == [[*range(50), *[-1] * 10]] * 2
+
+
+def test_sixteen_threads_change_neither_logits_nor_the_best() -> None:
+    """06 WID-3: whichever of them found it."""
+    random = np.random.default_rng(8)
+    weight = random_weight(random, 130, 96, bits=8)
+    x = random.standard_normal((5, 96)).astype(np.float32)
+    alone, together = (head(team(threads), weight, x, top=9) for threads in (1, 16))
+    for got, want in zip(together, alone, strict=True):
+        assert np.array_equal(got, want)

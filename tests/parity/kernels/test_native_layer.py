@@ -5,6 +5,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fixtures import native_layers
 from fixtures.native_kernels import ISAS, Floats, from_bfloat16, team, to_bfloat16
@@ -118,3 +120,56 @@ def test_a_row_that_sees_nothing_has_no_numbers(isa: str, monkeypatch: pytest.Mo
         outputs.append(run_layer(team(2, isa), layer, _stream(4), 4, bfloat16=False)[0])
     assert np.isnan(outputs[0]).all(1).any()
     assert outputs[0].tobytes() == outputs[1].tobytes()
+
+
+@settings(max_examples=20)
+@given(
+    kv_heads=st.integers(1, 3),
+    group=st.integers(1, 4),
+    head_dim=st.sampled_from([32, 64, 96, 128]),
+    window=st.sampled_from([0, 1, 2, 31, 127, 128, 129]),
+    length=st.sampled_from([1, 2, 17, 127, 128, 129, 140]),
+    width=st.integers(1, 20),
+    threads=st.integers(1, 5),
+    kind=st.tuples(*[st.booleans()] * 5),
+    exponent=st.integers(-3, 3),
+)
+def test_any_layer_is_itself_at_every_width(
+    kv_heads: int,
+    group: int,
+    head_dim: int,
+    window: int,
+    length: int,
+    width: int,
+    threads: int,
+    kind: tuple[bool, ...],
+    exponent: int,
+) -> None:
+    """06 WID-1, WID-2, WID-3, KER-1: on every instruction set but the slow one, bit for bit."""
+    biased, head_norms, extra_norms, tokens, bfloat16 = kind
+    shape = Shape(
+        kv_heads * group,
+        kv_heads,
+        head_dim,
+        biased=biased,
+        head_norms=head_norms,
+        extra_norms=extra_norms,
+        tokens=tokens,
+        window=window,
+    )
+    layer, x = random_layer(shape), _stream(length) * np.float32(10.0**exponent)
+    whole = run_layer(team(1), layer, x, length, bfloat16=bfloat16)
+    for isa in set(ISAS) - {"scalar"}:
+        found = run_layer(team(threads, isa), layer, x, width, bfloat16=bfloat16)
+        for got, want in zip(found, whole, strict=True):
+            assert got.tobytes() == want.tobytes(), isa
+
+
+def test_sixteen_threads_change_no_bit() -> None:
+    """06 WID-3: more of them than there are cores, or items to share."""
+    layer, x = random_layer(SHAPES["gemma3"]), _stream(40)
+    whole = run_layer(team(1), layer, x, 40)
+    for width in (1, 40):
+        found = run_layer(team(16), layer, x, width)
+        for got, want in zip(found, whole, strict=True):
+            assert got.tobytes() == want.tobytes(), width

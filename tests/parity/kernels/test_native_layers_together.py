@@ -1,6 +1,6 @@
 """Several decoder layers in one C++ call are the same layers call by call, bit for bit.
 
-06 KER-1: a call is one job of the team where few rows pass, and a job for each layer where many do.
+06 KER-1: where few rows pass, and where many do.
 """
 
 from ctypes import addressof

@@ -128,3 +128,13 @@ def test_extreme_weights(isa: str) -> None:
         y = linear(team(2, isa), [weight], np.full((3, 1024), 127.0, np.float32))
         want = weight.applied(np.full((3, 1024), 127.0))
         assert np.allclose(y, want, rtol=1e-6)
+
+
+def test_sixteen_threads_change_no_bit() -> None:
+    """06 WID-3: most of them have no block of rows to work on."""
+    random = np.random.default_rng(8)
+    weight = random_weight(random, 70, 192, bits=8)
+    x = random.standard_normal((20, 192)).astype(np.float32)
+    whole = linear(team(1), [weight], x)
+    for width in (1, 20):
+        assert np.array_equal(linear(team(16), [weight], x[:width]), whole[:width])

@@ -168,7 +168,7 @@ def test_a_look_during_an_answer_does_not_wait_for_its_end(service):
     say(service, "before SAY:x")
     service.refresh().result()
     held = seen(service)
-    stream = service.complete(CompletionRequest(prompt="ENDLESS STEP_MS=5 SAY:on "))
+    stream = service.complete(CompletionRequest(prompt="ENDLESS TOKEN_MS=5 SAY:on "))
     next(iter(stream))
     during = seen(service)
     assert during.as_of_seconds > 0

@@ -64,24 +64,27 @@ class ModelFacts:
     repacked: int  # what the CPU's own formats of quantised weights take beyond that
     num_ctx: int | None  # the model's own parameters
     num_gpu: int | None
+    draft: ModelShape | None = None  # of a draft with caches of its own
 
 
 def read_facts(model: StoredModel) -> ModelFacts:
-    """Reads two small files. StoreError or NotFoundError if they are damaged or missing."""
+    """Reads a few small files. StoreError or NotFoundError if they are damaged or missing."""
     parameters, shape = model.parameters, read_shape(model.json("config.json"))
     num_ctx, num_gpu = parameters.get("num_ctx"), parameters.get("num_gpu")
+    draft = model.draft
     return ModelFacts(
         shape=shape,
         weights=sum(layer.blob.size for layer in model.tensors),
         repacked=_repacked(model, shape),
         num_ctx=num_ctx if isinstance(num_ctx, int) else None,
         num_gpu=num_gpu if isinstance(num_gpu, int) else None,
+        draft=None if draft is None else read_shape(model.json(draft.config)),
     )
 
 
 def read_shape(config: Mapping[str, object]) -> ModelShape:
     """The shape that a Hugging Face config.json describes. Never fails: see above."""
-    nested = config.get("text_config")
+    nested = config.get("text_config") or config.get("transformer_layer_config")  # a head's
     fields = {**config, **nested} if isinstance(nested, dict) else config
     hidden = _count(fields, ("hidden_size", "n_embd", "d_model"), 4096)
     heads = _count(fields, ("num_attention_heads", "n_head"), max(1, hidden // 64))
@@ -101,16 +104,17 @@ def read_shape(config: Mapping[str, object]) -> ModelShape:
     )
 
 
-def estimate(shape: ModelShape, weights: int, *, context: int, chunk: int) -> Need:
+def estimate(
+    shape: ModelShape, weights: int, *, context: int, chunk: int, draft: ModelShape | None = None
+) -> Need:
     """What the model takes once its caches are full.
 
     A forward over a chunk at the end of a full context sees all of it, so nothing here depends on
     how much of a prompt is cached already.
     """
-    row = 2 * shape.kv_heads * shape.head_dim * shape.element
-    held = [context if window is None else window + 2 * SLACK for window in shape.windows]
     chunk = min(chunk, context)
-    return Need(weights, row * sum(held), _activations(shape, row, context=context, chunk=chunk))
+    caches = sum(_caches(each, context) for each in (shape, draft) if each is not None)
+    return Need(weights, caches, _activations(shape, context=context, chunk=chunk))
 
 
 def choose_context(
@@ -138,12 +142,24 @@ def _repacked(model: StoredModel, shape: ModelShape) -> int:
     return table + sum(layer.blob.size for layer in model.tensors) // 8
 
 
-def _activations(shape: ModelShape, row: int, *, context: int, chunk: int) -> int:
+def _row(shape: ModelShape) -> int:
+    """Bytes of a token's keys and values in one layer."""
+    return 2 * shape.kv_heads * shape.head_dim * shape.element
+
+
+def _caches(shape: ModelShape, context: int) -> int:
+    held = [context if window is None else window + 2 * SLACK for window in shape.windows]
+    return _row(shape) * sum(held)
+
+
+def _activations(shape: ModelShape, *, context: int, chunk: int) -> int:
     attended = (2 * shape.query_heads + 2 * shape.kv_heads) * shape.head_dim
     wide = _STREAMS * shape.hidden + _INNERS * shape.inner + attended
     mask = chunk * context * shape.element
     windows = [window for window in shape.windows if window is not None]
-    staged = row * (max(windows) + chunk) if windows else 0  # one layer's at a time (01 ROT-7)
+    staged = (
+        _row(shape) * (max(windows) + chunk) if windows else 0
+    )  # one layer's at a time (01 ROT-7)
     logits = _LOGIT_ROWS * 4 * shape.vocabulary
     return chunk * wide * shape.element + mask + staged + logits
 

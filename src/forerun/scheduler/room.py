@@ -148,7 +148,7 @@ class RoomMaker:
         context = choose_context(facts, job.options.num_ctx, self._limits.context_length, gpu_total)
         chunk = GPU_CHUNK if device.is_gpu else CPU_CHUNK
         weights = facts.weights + (GPU_WORKSPACE if device.is_gpu else facts.repacked)
-        need = estimate(facts.shape, weights, context=context, chunk=chunk)
+        need = estimate(facts.shape, weights, context=context, chunk=chunk, draft=facts.draft)
         return Place(device.name, told, context, facts.shape.max_context, need.total)
 
     def _promised(self, device: str) -> int:

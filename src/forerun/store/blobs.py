@@ -78,7 +78,7 @@ class Blobs:
         """The path of a blob that is there, in full length."""
         found = self.size(blob.digest)
         if found is None:
-            raise StoreError(f"blob {blob.digest} is missing from {self.folder}; {_REMEDY}")
+            raise self._missing(blob)
         if found != blob.size:
             raise StoreError(
                 f"blob {self.path(blob.digest)} has {found} bytes instead of {blob.size}; {_REMEDY}"
@@ -87,13 +87,20 @@ class Blobs:
 
     def open(self, blob: Blob) -> BinaryIO:
         """A blob of the right length, opened; closing it is the caller's."""
-        return open(self.file(blob), "rb")
+        try:
+            return open(self.file(blob), "rb")
+        except FileNotFoundError:  # another process removed it just now
+            raise self._missing(blob) from None
 
     def read(self, blob: Blob) -> bytes:
         """All bytes of a blob, checked against its digest."""
-        data = self.file(blob).read_bytes()
+        with self.open(blob) as file:
+            data = file.read()
         self._compare(blob.digest, Digest.of(data))
         return data
+
+    def _missing(self, blob: Blob) -> StoreError:
+        return StoreError(f"blob {blob.digest} is missing from {self.folder}; {_REMEDY}")
 
     def verify(self, blob: Blob, progress: Callable[[int], None] | None = None) -> None:
         """Read a blob through; StoreError if it is not what its digest says.

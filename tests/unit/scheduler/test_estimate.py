@@ -132,7 +132,7 @@ def full_caches(request):
         engine = service.served.engine
         ask(engine, [7] * (engine.context - 8), 8)
         assert max(cache.offset for cache in engine.caches) >= engine.context - 8
-        buffers = [cache._rows for cache in engine.caches]
+        buffers = [cache._rows for cache in (*engine.caches, *engine.drafters.caches)]
         held = sum(rows.keys.nbytes + rows.values.nbytes for rows in buffers)
         assert cache_bytes(engine) <= held
         return engine.model.facts.weight_bytes, held
@@ -153,10 +153,11 @@ def test_the_estimate_holds_what_a_real_model_takes(tmp_path, family):
 
 @pytest.mark.model
 def test_the_estimate_holds_what_smollm2_takes():
-    """08 FIT-1, with all that is estimated: within a factor of two."""
+    """08 FIT-1, with all that is estimated, its draft's too: within a factor of two."""
     facts = read_facts(smollm2())
     weights = facts.weights + facts.repacked
-    need = estimate(facts.shape, weights, context=1024, chunk=512)
+    need = estimate(facts.shape, weights, context=1024, chunk=512, draft=facts.draft)
     request = LoadRequest(str(NAME), models_folder(), num_ctx=1024, threads=1)
     weights, held = full_caches(request)
+    assert need.caches == held
     assert weights + held <= need.total <= 2 * (weights + held)

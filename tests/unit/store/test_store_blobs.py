@@ -1,11 +1,12 @@
 """Digests and blobs (07 CFG-3): content-addressed, whole or absent, checked."""
 
 import os
+from collections.abc import Callable
 
 import pytest
 
 from forerun.base.errors import RequestError, StoreError
-from forerun.store.blobs import Blob, Digest
+from forerun.store.blobs import Blob, Blobs, Digest
 from forerun.store.store import Store
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -71,6 +72,17 @@ def test_an_abandoned_blob_leaves_nothing(store: Store) -> None:
 def test_a_missing_blob_names_itself_and_the_way_out(store: Store) -> None:
     with pytest.raises(StoreError, match=f"blob sha256:{EMPTY} is missing.*pull or create"):
         store.blobs.file(Blob(Digest(EMPTY), 0))
+
+
+@pytest.mark.parametrize("read", [Blobs.read, Blobs.open, Blobs.verify])
+def test_a_blob_that_goes_while_it_is_opened_is_missing(
+    store: Store, read: Callable[[Blobs, Blob], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CAT-6: another process removed its model between the look at it and the opening."""
+    blob = Blob(Digest(EMPTY), 0)
+    monkeypatch.setattr(Blobs, "file", lambda blobs, blob: blobs.path(blob.digest))
+    with pytest.raises(StoreError, match=f"blob sha256:{EMPTY} is missing"):
+        read(store.blobs, blob)
 
 
 def test_a_blob_cut_short_says_both_sizes(store: Store) -> None:

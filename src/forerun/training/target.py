@@ -8,10 +8,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from forerun.base.errors import LoadError, UnsupportedError
+from forerun.base.errors import UnsupportedError
 from forerun.contract.batch import Batch
 from forerun.contract.model import SharedTables, TappedModel, TargetModel
-from forerun.models.load import load_model
+from forerun.models import llama, qwen3
+from forerun.models.config import ConfigReader
+from forerun.models.dense_build import DenseShape, read_shape, whole_head_rope
+from forerun.models.load import DRAFT, load_model
 from forerun.models.tensor_files import Stored, open_tensors
 from forerun.nn.placement import Placement
 from forerun.quant.resolve import resolve
@@ -19,7 +22,9 @@ from forerun.quant.stored import packed_weight
 from forerun.training.head import Beginnings, HeadShape
 from forerun.training.recipe import default_taps
 
-_FAMILIES = ("llama", "qwen3")  # whose decoder layers a head's own is like
+# Families whose decoder layers a head's own is like, with what their configs leave out.
+_FAMILIES = {"llama": llama.DEFAULTS, "qwen3": qwen3.DEFAULTS}
+_LAST_NORMS = tuple(f"{at}norm.weight" for at in ("model.", "language_model.model.", ""))
 _GLOBAL_SCALES = (".global_scale", "_scale_2")  # after the name of a weight (LIN-1)
 _QUANTISED = ("_scale", "_qbias", *_GLOBAL_SCALES)
 
@@ -30,7 +35,8 @@ class Target:
 
     model: TargetModel
     tables: SharedTables
-    config: Mapping[str, object]
+    layers: DenseShape
+    rope_theta: float
     taps: tuple[int, ...]
     last_norm: Tensor  # [hidden] float32
 
@@ -40,18 +46,17 @@ class Target:
 
     def shape(self, columns: int) -> HeadShape:
         """The sizes of its head."""
-        config = self.config
-        heads, hidden = _whole(config, "num_attention_heads"), _whole(config, "hidden_size")
+        layers = self.layers
         return HeadShape(
-            hidden=hidden,
-            intermediate=_whole(config, "intermediate_size"),
-            heads=heads,
-            kv_heads=_whole(config, "num_key_value_heads", heads),
-            head_dim=_whole(config, "head_dim", hidden // heads),
+            hidden=layers.hidden_size,
+            intermediate=layers.intermediate_size,
+            heads=layers.heads.query,
+            kv_heads=layers.heads.kv,
+            head_dim=layers.heads.dim,
             taps=len(self.taps),
             columns=columns,
-            eps=_number(config, "rms_norm_eps", 1e-5),
-            rope_theta=_rope_theta(config),
+            eps=layers.eps,
+            rope_theta=self.rope_theta,
         )
 
     def beginnings(self, ids: Tensor, tokens: Tensor) -> Beginnings:
@@ -86,7 +91,8 @@ def load_target(
 
     UnsupportedError for a family whose heads are not trained; LoadError as the loader says.
     """
-    family = config.get("model_type")
+    stated = ConfigReader(config)
+    family = stated.word("model_type", "")
     if family not in _FAMILIES:
         known = " and ".join(_FAMILIES)
         raise UnsupportedError(f"heads are trained for {known}; this model's type is {family!r}")
@@ -101,8 +107,16 @@ def load_target(
         raise UnsupportedError(f"a {family} model of this kind shows a draft none of its streams")
     taps = default_taps(model.facts.layers)
     model.tap(taps)
-    norm = open_tensors([dense])["model.norm.weight"].read().float()
-    return Target(model, model, config, taps, norm)
+    whole = stated.text().with_defaults(_FAMILIES[family])
+    layers = read_shape(whole)
+    theta = whole_head_rope(whole, layers.heads.dim).theta
+    return Target(model, model, layers, theta, taps, _last_norm(dense))
+
+
+def _last_norm(dense: Path) -> Tensor:
+    stored = open_tensors([dense])
+    (norm,) = (stored[name] for name in _LAST_NORMS if name in stored)
+    return norm.read().float()
 
 
 def _write_dense(
@@ -111,7 +125,7 @@ def _write_dense(
     stored = open_tensors(files)
     weights = {}
     for name, entry in stored.items():
-        if name.endswith(_QUANTISED):
+        if name.endswith(_QUANTISED) or name.startswith(DRAFT):
             continue
         if f"{name}_scale" in stored:
             weights[name] = _dequantised(name, stored, config, dtype)
@@ -140,24 +154,3 @@ def _dequantised(
         global_scale=factors[0] if factors else None,
     )
     return weight.dequantise(dtype)
-
-
-def _whole(config: Mapping[str, object], field: str, default: int | None = None) -> int:
-    value = config.get(field)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, int):
-        raise LoadError(f"config.json: {field} is {value!r}; a head's layer needs a number")
-    return value
-
-
-def _number(config: Mapping[str, object], field: str, default: float) -> float:
-    value = config.get(field, default)
-    return float(value) if isinstance(value, int | float) else default
-
-
-def _rope_theta(config: Mapping[str, object]) -> float:
-    parameters = config.get("rope_parameters")
-    if isinstance(parameters, Mapping) and "rope_theta" in parameters:
-        return _number(parameters, "rope_theta", 10000.0)
-    return _number(config, "rope_theta", 10000.0)

@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from fixtures.checkpoints import logits, read_config, relative_error
 from fixtures.quantised import quantised
 from fixtures.tiny import tiny_folder, tiny_model
 from forerun.base.errors import UnsupportedError
+from forerun.models.tensor_files import open_tensors
 from forerun.training.target import load_target
 
+THETA = "rope_parameters"
 CPU = torch.device("cpu")
 
 
@@ -47,6 +50,23 @@ def test_padding_changes_nothing_in_front_of_it(tmp_path: Path) -> None:
 def test_a_family_without_heads_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="gemma3"):
         _load(tmp_path, "gemma3")
+
+
+def test_a_head_has_the_sizes_of_its_target_where_the_config_is_silent(tmp_path: Path) -> None:
+    """What a config leaves out is the family's, not the head's; a draft's tensors stay out."""
+    checkpoint = tiny_folder(tmp_path / "checkpoint", "qwen3", num_hidden_layers=6)
+    stated = json.loads((checkpoint / "config.json").read_text())
+    silent = {name: stated[name] for name in stated if name not in ("rms_norm_eps", THETA)}
+    draft = tmp_path / "draft.safetensors"
+    save_file({"draft.d2t": torch.arange(3)}, draft)
+    target = load_target(silent, [*checkpoint.glob("*.safetensors"), draft], tmp_path, CPU)
+    shape = target.shape(40)
+    assert (shape.eps, shape.rope_theta, shape.columns) == (1e-6, 1e6, 40)
+    assert (shape.hidden, shape.heads, shape.kv_heads, shape.head_dim) == tuple(
+        stated[name]
+        for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    )
+    assert "draft.d2t" not in open_tensors([tmp_path / "target-float32.safetensors"])
 
 
 @pytest.mark.parametrize("factor", [None, 0.5])

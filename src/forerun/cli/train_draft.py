@@ -21,10 +21,13 @@ from forerun.store.names import ModelName
     "texts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="A file with prompts like yours, blank lines between them; may be repeated.",
+    help="A file with prompts of yours, blank lines between them, answered before the packaged "
+    "ones; may be repeated.",
 )
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder of the head.  [default: MODEL-draft]"
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the head.  [default: MODEL-draft]",
 )
 @click.option(
     "--budget-minutes",

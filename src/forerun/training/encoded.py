@@ -15,12 +15,14 @@ from forerun.base.paths import replacing
 class EncodedPrompts:
     """Prompt `i` is part 2 * i, what its user says after the answer part 2 * i + 1 (maybe empty).
 
-    The second part begins with the end of the answer.
+    The second part begins with the end of the answer. The first `early` prompts are answered before
+    all others.
     """
 
     tokens: Tensor  # [all] int32
     ends: Tensor  # [2 * prompts] int64, where each part ends
     eos: frozenset[int]
+    early: int = 0
 
     def __len__(self) -> int:
         return len(self.ends) // 2
@@ -37,7 +39,7 @@ class EncodedPrompts:
 
 
 def join(
-    parts: Sequence[tuple[Sequence[int], Sequence[int]]], eos: frozenset[int]
+    parts: Sequence[tuple[Sequence[int], Sequence[int]]], eos: frozenset[int], *, early: int = 0
 ) -> EncodedPrompts:
     """Prompts and follow-ups as one value."""
     flat = [part for pair in parts for part in pair]
@@ -45,6 +47,7 @@ def join(
         tokens=torch.tensor([token for part in flat for token in part], dtype=torch.int32),
         ends=torch.tensor([len(part) for part in flat]).cumsum(0),
         eos=eos,
+        early=early,
     )
 
 
@@ -55,6 +58,7 @@ def write_prompts(path: Path, prompts: EncodedPrompts) -> None:
         else prompts.tokens,
         "ends": prompts.ends,
         "eos": torch.tensor(sorted(prompts.eos)),
+        "early": torch.tensor(prompts.early),
     }
     with replacing(path) as file:
         file.write(save(parts))
@@ -63,4 +67,5 @@ def write_prompts(path: Path, prompts: EncodedPrompts) -> None:
 def read_prompts(path: Path) -> EncodedPrompts:
     parts = load_file(path)
     eos = frozenset(int(token) for token in parts["eos"].tolist())
-    return EncodedPrompts(parts["tokens"].to(torch.int32), parts["ends"], eos)
+    early = int(parts["early"]) if "early" in parts else 0  # older files do not say
+    return EncodedPrompts(parts["tokens"].to(torch.int32), parts["ends"], eos, early)

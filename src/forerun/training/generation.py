@@ -199,7 +199,7 @@ class _Writer:
 
     def _fill(self, places: Iterable[int]) -> None:
         """Give each of these rows the next prompt of its kind, or none."""
-        started, texts, keys = [], [], []
+        started, texts, known, keys = [], [], [], []
         for place in places:
             prompt = next(self._queues[place >= self._greedy], None)
             self._rows[place] = None
@@ -207,13 +207,13 @@ class _Writer:
                 continue
             text = self._prompts.prompt(prompt)
             self._rows[place] = _Row(prompt, len(text), [])
+            known.append(len(text))
             texts.append(functional.pad(text, (0, self._writing.capacity - len(text))))
             keys.append(_signed(seed_key(self._seed << 32 | prompt)))
             started.append(place)
         if not started:
             return
         index = torch.tensor(started, device=self._tokens.device)
-        known = [row.known for row in map(self._rows.__getitem__, started) if row is not None]
         self._tokens[index] = torch.stack(texts).to(self._tokens)
         self._keys[index] = torch.tensor(keys).to(self._keys)
         self._known[index] = torch.tensor(known).to(self._known)
@@ -227,7 +227,11 @@ def _queue(
     """Prompts that have not been answered in that way, by (seed, most tokens of a prompt)."""
     seed, longest = order
     generator = torch.Generator().manual_seed(2 * seed + mode)
-    numbers = torch.randperm(len(prompts), generator=generator).tolist()
+    early, late = (
+        torch.randperm(count, generator=generator).tolist()
+        for count in (prompts.early, len(prompts) - prompts.early)
+    )
+    numbers = [*early, *(prompts.early + number for number in late)]
     fitting = (number for number in numbers if len(prompts.prompt(number)) <= longest)
     return iter([number for number in fitting if 2 * number + mode not in done])
 

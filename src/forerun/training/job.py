@@ -85,7 +85,7 @@ def _prompts(
     path = folder / "prompts.safetensors"
     if not path.exists():
         own = read_texts([Path(text) for text in request.texts])
-        write_prompts(path, encode(stored, [*own, *packaged(count)]))
+        write_prompts(path, encode(stored, [*own, *packaged(count)], early=len(own)))
     return read_prompts(path)
 
 

@@ -27,8 +27,11 @@ def encode_packaged(stored: StoredModel, count: int = COUNT) -> EncodedPrompts:
     return encode(stored, packaged(count))
 
 
-def encode(stored: StoredModel, prompts: Iterable[Prompt]) -> EncodedPrompts:
-    """Prompts as the model's users' chats would have them."""
+def encode(stored: StoredModel, prompts: Iterable[Prompt], *, early: int = 0) -> EncodedPrompts:
+    """Prompts as the model's users' chats would have them.
+
+    early  so many of them, the first, are answered before the others
+    """
     layers = {path: stored.json_layer(path) for path in _FILES}
     files = {path: stored.read(layer) for path, layer in layers.items() if layer is not None}
     config = stored.json("tokenizer_config.json") if "tokenizer_config.json" in files else {}
@@ -49,17 +52,22 @@ def encode(stored: StoredModel, prompts: Iterable[Prompt]) -> EncodedPrompts:
         )
         for prompt in prompts
     ]
-    return join(parts, tokenizer.eos_ids)
+    return join(parts, tokenizer.eos_ids, early=early)
 
 
 def read_texts(paths: Sequence[Path]) -> list[Prompt]:
-    """The prompts in text files, which blank lines keep apart. RequestError if there are none."""
-    found = [
-        Prompt(part.strip())
-        for path in paths
-        for part in path.read_text(encoding="utf-8").split("\n\n")
-        if part.strip()
-    ]
-    if paths and not found:
-        raise RequestError(f"{paths[0]} holds no prompts; write them with blank lines between")
+    """The prompts in text files, which blank lines keep apart. RequestError if one has none."""
+    return [Prompt(text) for path in paths for text in _parts(path)]
+
+
+def _parts(path: Path) -> list[str]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as reason:
+        raise RequestError(f"cannot read {path}: {reason.strerror}") from None
+    except UnicodeDecodeError:
+        raise RequestError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    found = [part.strip() for part in text.split("\n\n") if part.strip()]
+    if not found:
+        raise RequestError(f"{path} holds no prompts; write them with blank lines between")
     return found

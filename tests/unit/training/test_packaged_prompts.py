@@ -60,6 +60,8 @@ def test_prompts_go_through_the_chat_template(tmp_path: Path) -> None:
     assert _said(given.follow_up(0).tolist()) == ">\n<user\nMore>\n<assistant\n"
     assert given.follow_up(1).tolist() == []
     assert TURN_END in given.eos
+    assert given.early == 0
+    assert encode(stored, [Prompt("Hi")], early=1).early == 1
     assert len(encode_packaged(stored, 30)) == 30
 
 
@@ -74,6 +76,17 @@ def test_own_prompts_stand_between_blank_lines(tmp_path: Path) -> None:
     other.write_text("Third", encoding="utf-8")
     found = [prompt.text for prompt in read_texts([one, other])]
     assert found == ["First\nstill first", "Second", "Third"]
-    one.write_text("\n\n", encoding="utf-8")
-    with pytest.raises(RequestError, match="one holds no prompts"):
-        read_texts([one])
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [(b"\n\n", "bad holds no prompts"), (b"caf\xe9", "bad is not UTF-8"), (None, "cannot read")],
+)
+def test_a_file_without_prompts_is_refused_beside_others_too(
+    tmp_path: Path, content: bytes | None, match: str
+) -> None:
+    (tmp_path / "good").write_text("Hi", encoding="utf-8")
+    if content is not None:
+        (tmp_path / "bad").write_bytes(content)
+    with pytest.raises(RequestError, match=match):
+        read_texts([tmp_path / "good", tmp_path / "bad"])

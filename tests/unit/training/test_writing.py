@@ -1,5 +1,6 @@
 """What the target writes for a head: its own text, whatever rows stand beside each other."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -118,16 +119,25 @@ def test_it_goes_on_where_it_stopped(target: Target, tmp_path: Path) -> None:
     assert all(whole[item][: len(text)] == text for item, text in in_parts.items())
 
 
+def test_early_prompts_are_answered_before_all_others(target: Target, tmp_path: Path) -> None:
+    """A user's own: in every order, and although the text ends long before the prompts do."""
+    given = dataclasses.replace(numbered_prompts(20), early=3)
+    for seed in range(3):
+        writing, budget = Writing(6, 32, 12, least=2), Budget(tokens=1, seconds=60)
+        texts = _texts(_write(target, given, tmp_path / str(seed), writing, budget, seed))
+        assert set(texts) == set(range(6))
+
+
 def test_a_prompt_that_leaves_no_room_is_left_out(target: Target, tmp_path: Path) -> None:
     given = prompts(([65] * 40, []), ([66, 67], []))
     assert set(_texts(_write(target, given, tmp_path))) == {2, 3}
 
 
 def test_prompts_are_read_back(tmp_path: Path) -> None:
-    given = prompts(([1, 2, 3], [4]), ([5], []))
+    given = dataclasses.replace(prompts(([1, 2, 3], [4]), ([5], [])), early=1)
     write_prompts(tmp_path / "prompts", given)
     found = read_prompts(tmp_path / "prompts")
-    assert len(found) == 2
+    assert (len(found), found.early) == (2, 1)
     assert found.prompt(0).tolist() == [1, 2, 3]
     assert found.follow_up(0).tolist() == [4]
     assert found.prompt(1).tolist() == [5]

@@ -40,7 +40,7 @@ from forerun.sampling.sampler import NoAllowedTokenError, Sampler
 from forerun.speculation.bound import BoundDrafters
 from forerun.speculation.depth import DepthController
 from forerun.speculation.drafters.chain import ChainDrafter
-from forerun.speculation.round import Rounds
+from forerun.speculation.round import Outcome, Rounds, settled
 
 AUTO = SamplingOptions(temperature=0.0)
 LOOK_AHEAD = pytest.mark.parametrize("look_ahead", [0, 1])
@@ -187,6 +187,33 @@ def test_the_drafter_that_owns_caches_is_level_whoever_drafts(look_ahead, draft)
         assert rows == [endless(sequence[: position + i + 1]) for i in range(len(tokens))]
     assert owner.settled[-1] == sequence[len(held)]
     assert owner.closed == 1
+
+
+@LOOK_AHEAD
+@pytest.mark.parametrize("stop_at", [1, 2])
+def test_a_parked_request_that_stops_is_settled_with_the_token_in_flight(look_ahead, stop_at):
+    """RND-15, RND-16: drawn and never handed out, it is what follows all that the caches hold."""
+    owner, target = NotedDrafter(), ToyTarget(endless)
+    owner.plain = False
+    loaded = loaded_toy(target, look_ahead=look_ahead, drafter=owner)
+    ask(loaded, PROMPT, 30, sampling=AUTO, sink=ListSink(stop_at=stop_at))
+    held = tokens_in(loaded.caches[0])
+    assert len(held) == len(PROMPT) - 1 + stop_at + look_ahead
+    assert owner.settled == [PROMPT[-1], continued(PROMPT, len(held) + 1)[-1]]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "outcome"),
+    [
+        (4, Outcome((2, 3, EOS), kept=2, accepted=3, observed=3, current=EOS)),
+        (3, Outcome((2, 3, EOS), kept=2, accepted=3, observed=3, current=EOS)),
+        (2, Outcome((2, 3, 7), kept=2, accepted=2, observed=4, current=7)),
+        (0, Outcome((7,), kept=0, accepted=0, observed=4, current=7)),
+    ],
+)
+def test_an_accepted_stop_token_is_the_last_of_its_round(accepted, outcome):
+    """RND-8: no continuation behind it, and its own state is not kept; RND-7 without one."""
+    assert settled((2, 3, EOS, 4), accepted, 7, frozenset({EOS})) == outcome
 
 
 def right_but_for_the_last(sequence):

@@ -93,7 +93,7 @@ class ModelInfo:
     context_length: int  # tokens that prompt and answer may have together
     vocab_size: int
     embedding_length: int  # dimensions of `embed`
-    weight_bytes: int
+    weight_bytes: int  # of its draft too
     device: str
     load_seconds: float
 
@@ -116,7 +116,7 @@ class Model:
             context_length=engine.context,
             vocab_size=facts.vocab_size,
             embedding_length=engine.pooling.width(facts.hidden_size),
-            weight_bytes=facts.weight_bytes,
+            weight_bytes=engine.weight_bytes,
             device=str(facts.device),
             load_seconds=service.served.load_s,
         )

@@ -91,13 +91,14 @@ def test_a_request_switches_it_off(server: Server) -> None:
 
 
 def test_a_model_switches_it_off(server: Server) -> None:
-    """GEN-3, DRF-8: by PARAMETER draft off nothing is bound, which no request can change."""
+    """GEN-3, DRF-8: by PARAMETER draft off, for requests that do not say otherwise."""
     status, body = post(server, "/api/chat", model=PLAIN, messages=TURN)
     assert (status, body["message"]["content"]) == (200, SCRIPT)
     assert "drafting" not in body
     asked = {"messages": TURN, "options": {"draft": "lookup"}}
     status, body = post(server, "/api/chat", model=PLAIN, **asked)
-    assert (status, body["error"]) == (400, "draft is 'lookup'; this model offers auto, off")
+    assert (status, body["message"]["content"]) == (200, SCRIPT)
+    drafted(body["drafting"])
 
 
 def test_a_drafter_that_is_not_bound_is_refused_by_every_door(

@@ -22,3 +22,8 @@ class LoadedModel:
     look_ahead: int  # tokens that the decoder runs ahead of the host: 0 or 1 (DEC-7)
     pooling: Pooling = field(default_factory=Pooling)  # of embeddings
     drafters: BoundDrafters = field(default_factory=BoundDrafters)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Storage of all parameters, those of the model's draft among them."""
+        return self.model.facts.weight_bytes + self.drafters.weight_bytes

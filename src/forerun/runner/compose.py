@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from forerun.base.context import automatic_context
-from forerun.base.errors import LoadError
+from forerun.base.errors import ForerunError, LoadError
 from forerun.base.logs import event, logger
 from forerun.base.machine_memory import system_memory
 from forerun.base.units import GIB, MIB, format_bytes
@@ -25,7 +26,7 @@ from forerun.runner.pooling import read_pooling
 from forerun.runner.request import LoadRequest
 from forerun.runner.text import tokenizer_files
 from forerun.sampling.sampler import Sampler
-from forerun.speculation.bound import MODEL, OFF, BoundDrafters
+from forerun.speculation.bound import MODEL, BoundDrafters
 from forerun.speculation.drafters.chain import ChainDrafter
 from forerun.speculation.drafters.draft_model import DraftModelDrafter
 from forerun.speculation.drafters.lookup import LookupDrafter
@@ -106,12 +107,15 @@ def assemble(
 def choose_drafters(
     stored: StoredModel, model: TargetModel, context: int, kernels: KernelChoice
 ) -> Binding:
-    """The model's own draft, if it has one, and lookup; none where the model itself says
-    `draft off` (03 DRF-8, GEN-1)."""
+    """The model's own draft, if it has one, and lookup (03 DRF-8).
+
+    Its parameter `draft` is what a request means by saying nothing, and binds no less (GEN-3).
+    """
+    try:
+        primary = _primary(stored, model, context, kernels)
+    except ForerunError as error:  # which speaks of a checkpoint as if there were no other
+        raise type(error)(f"the draft of {stored.name}: {error}") from error
     wanted = stored.parameters.get("draft")
-    if wanted == OFF:
-        return lambda _caches, _sampler: BoundDrafters()
-    primary = _primary(stored, model, context, kernels)
     if primary is None and wanted == MODEL:
         raise LoadError(
             f"{stored.name} says PARAMETER draft {wanted} and has no draft; create it with one, "
@@ -120,19 +124,33 @@ def choose_drafters(
     lookup = LookupDrafter(device=model.facts.device)
 
     def bind(caches: Caches, sampler: Sampler) -> BoundDrafters:
-        return BoundDrafters.of(None if primary is None else primary(caches, sampler), lookup)
+        if primary is None:
+            return BoundDrafters.of(lookup=lookup)
+        drafter = primary.drafter(caches, sampler)
+        return BoundDrafters.of(drafter, lookup, weight_bytes=primary.weight_bytes)
 
     return bind
 
 
+@dataclass(frozen=True, slots=True)
+class _Primary:
+    """A model's own draft, loaded."""
+
+    weight_bytes: int
+    drafter: Callable[[Caches, Sampler], Drafter]  # bound to the target's caches
+
+
 def _primary(
     stored: StoredModel, model: TargetModel, context: int, kernels: KernelChoice
-) -> Callable[[Caches, Sampler], Drafter] | None:
+) -> _Primary | None:
     """The draft of the manifest, else the checkpoint's own head, else None."""
     head = _head(stored, model, kernels)
     if head is not None:
-        return lambda caches, sampler: ChainDrafter(
-            head, caches, head.new_caches(CacheOptions(context)), sampler
+        return _Primary(
+            head.facts.weight_bytes,
+            lambda caches, sampler: ChainDrafter(
+                head, caches, head.new_caches(CacheOptions(context)), sampler
+            ),
         )
     small = _draft_model(stored, model, kernels)
     if small is None:
@@ -142,8 +160,11 @@ def _primary(
         _vocabulary(stored, DRAFT_FOLDER, small.facts.vocab_size),
     )
     chunk = choose_chunk(small.facts)
-    return lambda _, sampler: DraftModelDrafter(
-        small, small.new_caches(CacheOptions(context)), sampler, chunk=chunk, tokens=tokens
+    return _Primary(
+        small.facts.weight_bytes,
+        lambda _, sampler: DraftModelDrafter(
+            small, small.new_caches(CacheOptions(context)), sampler, chunk=chunk, tokens=tokens
+        ),
     )
 
 

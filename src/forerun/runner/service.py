@@ -220,7 +220,7 @@ class Service:
     def _measure(self) -> None:
         engine, seen = self.served.engine, self._look()
         memory = Memory(
-            weights=engine.model.facts.weight_bytes,
+            weights=engine.weight_bytes,
             caches=seen.live_bytes,
             snapshots=seen.snapshots,
             budget=seen.budget,

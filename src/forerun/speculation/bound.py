@@ -20,9 +20,16 @@ class BoundDrafters:
     primary: Drafter | None = None  # the model's own draft
     lookup: Drafter | None = None
     controllers: Mapping[str, DepthController] = field(default_factory=dict)  # by drafter's name
+    weight_bytes: int = 0  # storage of the primary's own parameters
 
     @classmethod
-    def of(cls, primary: Drafter | None = None, lookup: Drafter | None = None) -> "BoundDrafters":
+    def of(
+        cls,
+        primary: Drafter | None = None,
+        lookup: Drafter | None = None,
+        *,
+        weight_bytes: int = 0,
+    ) -> "BoundDrafters":
         """With a depth controller for each, which lives as long as they do (DEP-7, DEP-11)."""
         bound = [drafter for drafter in (primary, lookup) if drafter is not None]
         owners = [drafter.name for drafter in bound if drafter.caches]
@@ -31,7 +38,7 @@ class BoundDrafters:
             drafter.name: DepthController(drafter_limit=drafter.draft_limit) for drafter in bound
         }
         assert len(controllers) == len(bound), f"two drafters are called {bound[0].name}"
-        return cls(primary, lookup, controllers)
+        return cls(primary, lookup, controllers, weight_bytes)
 
     @property
     def all(self) -> tuple[Drafter, ...]:

@@ -6,6 +6,7 @@ import os
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from fixtures.eagle3 import TinyHead
 from fixtures.tiny import tiny_folder
@@ -106,11 +107,36 @@ def test_a_draft_that_is_its_target_is_always_right(tmp_path):
     assert figures.accepted_tokens > 0.9 * figures.drafted_tokens > 0
 
 
-def test_a_model_may_say_that_it_is_not_drafted_for(tmp_path):
-    """GEN-1: nothing is bound then, and nothing loaded."""
-    loaded = engine(tmp_path, draft_model(tmp_path) + "PARAMETER draft off\n")
-    assert loaded.drafters.choices() == ("auto", "off")
-    assert ask(loaded, PROMPT, "auto").figures.drafting is None
+@pytest.mark.parametrize("wanted", ["off", "lookup", "auto", "model"])
+def test_a_model_s_parameter_takes_no_choice_from_a_request(tmp_path, wanted):
+    """GEN-3, DRF-8: it is what a request means that does not say."""
+    loaded = engine(tmp_path, draft_model(tmp_path) + f"PARAMETER draft {wanted}\n")
+    assert loaded.drafters.choices() == ("auto", "model", "lookup", "off")
+    assert ask(loaded, PROMPT, "model").figures.drafting.drafter == "model"
+
+
+@pytest.mark.parametrize("draft", [draft_model, draft_head])
+def test_the_weights_of_a_model_are_its_draft_s_too(tmp_path, draft):
+    """08 FIT-1: else what it takes at first looks like room that it has promised."""
+    loaded = engine(tmp_path, draft(tmp_path))
+    alone = engine(tmp_path / "alone")
+    assert alone.weight_bytes == alone.model.facts.weight_bytes == loaded.model.facts.weight_bytes
+    if draft is draft_model:
+        assert loaded.weight_bytes == 2 * alone.weight_bytes
+    else:
+        stored = (tmp_path / "head" / "model.safetensors").stat().st_size
+        assert stored / 4 < loaded.weight_bytes - alone.weight_bytes < stored
+
+
+def test_what_is_wrong_with_a_draft_is_told_as_the_draft_s(tmp_path):
+    """EGL-6: its checkpoint is not the only one at hand."""
+    line = draft_head(tmp_path)
+    path = tmp_path / "head" / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["norm.weight"]
+    save_file(tensors, path)
+    with pytest.raises(LoadError, match="the draft of tiny:latest: norm is missing"):
+        engine(tmp_path, line)
 
 
 def test_a_model_that_wants_a_draft_that_it_has_not_is_refused(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.tiny import tiny_store
-from forerun.base.errors import RequestError
+from forerun.base.errors import NotFoundError, RequestError, UnsupportedError
 from forerun.protocol.training import TrainedHead, TrainRequest
 from forerun.scheduler.training import run_training
 from forerun.settings import Settings
@@ -37,7 +37,7 @@ def _variables(models: Path) -> dict[str, str]:
 def _train(models: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "forerun", "train-draft", "tiny", *arguments]
     return subprocess.run(
-        [*command, "--budget-minutes", "0.08", "--device", "cpu"],
+        [*command, "--budget-minutes", "0.02", "--device", "cpu"],
         env=_variables(models),
         capture_output=True,
         text=True,
@@ -78,7 +78,7 @@ def test_a_file_without_prompts_is_refused_in_one_line(models: Path, tmp_path: P
 
 def test_a_stopped_training_goes_on_in_another_process(models: Path, tmp_path: Path) -> None:
     settings = Settings.from_environment(_variables(models))
-    request = TrainRequest(name="tiny", out=str(tmp_path / "head"), minutes=0.08, device="cpu")
+    request = TrainRequest(name="tiny", out=str(tmp_path / "head"), minutes=0.02, device="cpu")
     steps = run_training(request, settings)
     while next(steps).status != "measuring":  # after training has ended, with its state on disk
         pass
@@ -96,12 +96,11 @@ def test_a_stopped_training_goes_on_in_another_process(models: Path, tmp_path: P
 def test_what_cannot_be_trained_says_so(tmp_path: Path) -> None:
     tiny_store(tmp_path / "models", "gemma3", name="other")
     settings = Settings.from_environment(_variables(tmp_path / "models"))
-    for request, named in (
-        (TrainRequest(name="other", out=str(tmp_path / "head"), minutes=1), "gemma3"),
-        (TrainRequest(name="missing", out=str(tmp_path / "head"), minutes=1), "missing"),
-    ):
-        with pytest.raises(Exception, match=named):
-            list(run_training(request, settings))
+    for name, error in (("other", UnsupportedError), ("missing", NotFoundError)):
+        with pytest.raises(error, match={"other": "gemma3"}.get(name, name)):
+            list(
+                run_training(TrainRequest(name=name, out=str(tmp_path / "h"), minutes=1), settings)
+            )
     with pytest.raises(RequestError, match="mps"):
         wrong = TrainRequest(name="other", out=str(tmp_path / "h"), minutes=1, device="mps")
         list(run_training(wrong, settings))

@@ -18,7 +18,14 @@ from torch.nn import functional
 from forerun.cache.static import StaticBatch
 from forerun.contract.model import CacheOptions
 from forerun.sampling.noise import seed_key, uniform
-from forerun.training.corpus import Written, collect, read_corpus, shards, write_shard
+from forerun.training.corpus import (
+    HELD_OUT,
+    Written,
+    collect,
+    read_corpus,
+    shards,
+    write_shard,
+)
 from forerun.training.encoded import EncodedPrompts
 from forerun.training.recipe import Report, Writing
 from forerun.training.target import Target
@@ -57,7 +64,8 @@ def write_corpus(
 ) -> int:
     """Write sequences into `folder` until the budget or the prompts are used up.
 
-    Goes on where an earlier call stopped. Returns the tokens that the target wrote, in all calls.
+    Goes on where an earlier call stopped, and past its time until there is text to train on.
+    Returns the tokens that the target wrote, in all calls.
     """
     folder.mkdir(parents=True, exist_ok=True)
     done, total = set[int](), 0
@@ -65,7 +73,7 @@ def write_corpus(
         before = read_corpus(folder)
         done, total = set(before.items.tolist()), int(before.own.sum())
     writer = _Writer(target, prompts, writing, done, seed)
-    pending: list[Written] = []
+    pending, taught = list[Written](), _teach(done)
     began = saved = time.monotonic()
     finished = False
     while not finished:
@@ -74,10 +82,10 @@ def write_corpus(
         finished = writer.idle or total + _own(new) >= budget.tokens
         if finished or time.monotonic() - began > budget.seconds:
             rest = list(writer.partial())
-            finished = finished or total + _own([*new, *rest]) > 0  # not without any text
+            finished = finished or taught or _teach(one.item for one in (*new, *rest))
             new += rest if finished else []
         pending += new
-        total += _own(new)
+        total, taught = total + _own(new), taught or _teach(one.item for one in new)
         if pending and (finished or time.monotonic() - saved > _SHARD_S):
             write_shard(folder, collect(pending))
             pending, saved = [], time.monotonic()
@@ -86,6 +94,11 @@ def write_corpus(
 
 def _own(written: Iterable[Written]) -> int:
     return sum(int(one.own.sum()) for one in written)
+
+
+def _teach(items: Iterable[int]) -> bool:
+    """Whether any of these sequences is trained on."""
+    return any(item // 2 % HELD_OUT for item in items)
 
 
 class _Writer:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from forerun.base.errors import LoadError
 from forerun.base.json_types import JsonObject
 from forerun.base.paths import replacing
 from forerun.training.acceptance import measure
@@ -111,8 +112,13 @@ def finish(work: Work, out: Path, origin: JsonObject) -> JsonObject:
 
 def _opened(work: Work) -> tuple[Training, Corpus]:
     corpus = read_corpus(work.corpus)
+    kept, _ = corpus.split()
+    if not len(kept.lengths):
+        raise LoadError(
+            f"all that the model wrote in {work.corpus} is held out; give it more prompts or tokens"
+        )
     ids = _vocabulary(work, corpus)
-    return Training(work.target, corpus.split()[0], ids, work.recipe, work.state), corpus
+    return Training(work.target, kept, ids, work.recipe, work.state), corpus
 
 
 def _vocabulary(work: Work, corpus: Corpus) -> Tensor:

@@ -25,12 +25,14 @@ from forerun.training.corpus import (
     counted,
     frequent,
     read_corpus,
+    write_shard,
 )
 from forerun.training.export import CONFIG, WEIGHTS, write_head
 from forerun.training.generation import Budget, write_corpus
 from forerun.training.head import Head
 from forerun.training.loop import Trained, Training
 from forerun.training.recipe import Recipe, Writing, no_report
+from forerun.training.run import Work, train
 from forerun.training.target import Target
 
 CPU = torch.device("cpu")
@@ -209,6 +211,14 @@ def test_lessons_predict_what_the_target_wrote() -> None:
     lesson = Lessons(collect(written), CPU, reach=3).cut(Chosen(torch.tensor([1, 0]), 6))
     assert lesson.tokens.tolist() == [[7, 6, 5, 4, 0, 0], [9, 8, 1, 2, 3, 0]]
     assert lesson.places.tolist() == [3, 6 + 3, 6 + 4]  # the first own token has too few before it
+
+
+def test_a_corpus_that_is_all_held_out_is_refused(target: Target, tmp_path: Path) -> None:
+    work = Work(tmp_path, target, RECIPE, Writing(), no_report)
+    work.corpus.mkdir()
+    write_shard(work.corpus, collect([Written(0, torch.arange(20), torch.arange(20) > 3)]))
+    with pytest.raises(LoadError, match="is held out; give it more"):
+        train(work, 1)
 
 
 def test_held_out_prompts_are_never_trained_on() -> None:

@@ -128,6 +128,16 @@ def test_early_prompts_are_answered_before_all_others(target: Target, tmp_path: 
         assert set(texts) == set(range(6))
 
 
+def test_writing_goes_on_until_there_is_text_to_train_on(target: Target, tmp_path: Path) -> None:
+    """However little time there is: here the first prompt of both rows is held out."""
+    given = dataclasses.replace(numbered_prompts(20), early=1)
+    writing, no_time = Writing(2, 32, 12, least=2), Budget(tokens=10**9, seconds=0)
+    corpus = _write(target, given, tmp_path, writing, no_time)
+    assert 0 in corpus.items
+    assert len(corpus.split()[0].lengths) > 0
+    assert len(corpus.lengths) <= 4
+
+
 def test_a_prompt_that_leaves_no_room_is_left_out(target: Target, tmp_path: Path) -> None:
     given = prompts(([65] * 40, []), ([66, 67], []))
     assert set(_texts(_write(target, given, tmp_path))) == {2, 3}

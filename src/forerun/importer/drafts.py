@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from forerun.importer.layers import DRAFT_FOLDER, without_draft
-from forerun.importer.plan import DRAFT_PREFIX
+from forerun.importer.layers import without_draft
 from forerun.importer.run import ImportRun
 from forerun.importer.sources import Source, folder_source
-from forerun.store.manifest import DraftConfig, Layer, ModelConfig
+from forerun.store.manifest import DRAFT_FOLDER, DRAFT_PREFIX, DraftConfig, Layer, ModelConfig
 from forerun.store.stored import draft_architecture
 
 PACKAGED = Path(__file__).parents[1] / "drafts"  # heads that come with forerun, a folder each

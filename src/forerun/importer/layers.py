@@ -4,15 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from forerun.base.options import OptionValue
-from forerun.importer.plan import DRAFT_PREFIX
 from forerun.importer.sources import Source
 from forerun.store import manifest as kinds
-from forerun.store.manifest import Layer, ModelConfig
+from forerun.store.manifest import DRAFT_FOLDER, DRAFT_PREFIX, Layer, ModelConfig
 from forerun.store.messages import Message, encode_messages
 from forerun.store.parameters import encode_parameters
 from forerun.store.writer import StoreWriter
 
-DRAFT_FOLDER = "draft/"
 # Of these a new model's own stand in for its base's.
 _REPLACED = (kinds.TEMPLATE, kinds.SYSTEM, kinds.LICENSE, kinds.PARAMS, kinds.MESSAGES)
 

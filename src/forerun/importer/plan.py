@@ -6,8 +6,6 @@ from enum import Enum
 
 from forerun.base.errors import ImportFailedError
 
-DRAFT_PREFIX = "draft."
-
 
 class Rule(Enum):
     """What happens to a tensor's values on the way."""

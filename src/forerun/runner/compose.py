@@ -31,6 +31,7 @@ from forerun.speculation.drafters.chain import ChainDrafter
 from forerun.speculation.drafters.draft_model import DraftModelDrafter
 from forerun.speculation.drafters.lookup import LookupDrafter
 from forerun.speculation.vocabulary import Vocabulary, checked
+from forerun.store.manifest import DRAFT_FOLDER
 from forerun.store.stored import StoredModel
 from forerun.tokenizer.tokenizer import Tokenizer
 
@@ -41,7 +42,6 @@ CORES = torch.get_num_threads()  # torch's own choice, read before any load has 
 CACHE_SHARE = 4  # snapshots take one part in so many of their device's memory (02 STR-7)
 UNKNOWN_MEMORY = 4 * GIB  # of a system that does not say
 EAGLE3 = (*ORIGINAL, *SPECULATORS)  # architectures of heads
-DRAFT_FOLDER = "draft/"  # of a draft's own configuration files (07 CFG-1)
 SMALL_MODEL = 256 * MIB  # two cores evaluate 512 tokens of it in about two seconds (PRE-1)
 
 log = logger(__name__)

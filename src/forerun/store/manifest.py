@@ -39,14 +39,17 @@ class Layer:
     name: str = ""
 
 
+DRAFT_PREFIX, DRAFT_FOLDER = "draft.", "draft/"  # of its tensors and files (CFG-1)
+
+
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
     """The draft model inside a model: which layers are its own, and what it is."""
 
     architecture: str
     model_format: str = SAFETENSORS
-    tensor_prefix: str = "draft."
-    config: str = "draft/config.json"
+    tensor_prefix: str = DRAFT_PREFIX
+    config: str = f"{DRAFT_FOLDER}config.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,13 @@ from forerun.store import manifest as kinds
 from forerun.store.blobs import Blobs, Digest
 from forerun.store.fields import Fields
 from forerun.store.headers import read_header
-from forerun.store.manifest import DraftConfig, Layer, Manifest, ModelConfig
+from forerun.store.manifest import DRAFT_FOLDER, DraftConfig, Layer, Manifest, ModelConfig
 from forerun.store.messages import Message, decode_messages
 from forerun.store.names import ModelName
 from forerun.store.parameters import decode_parameters
 from forerun.store.tensors import LogicalTensor, logical_tensors
 
-_DRAFT_CONFIG = "draft/config.json"
+_DRAFT_CONFIG = f"{DRAFT_FOLDER}config.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ MEANING = {
     "num_predict": "tokens to generate at most; -1: until the context is full",
     "stop": "the answer ends before such a text; may be repeated",
     "draft": "which drafter runs ahead; auto: the best there is ([speculation.md](speculation.md))",
+    "draft_layers": "behind which layers an EAGLE-3 head reads, whatever its config says",
     "num_ctx": "tokens of context, prompt and answer together",
     "num_thread": "CPU threads; 0: physical cores",
     "num_gpu": "0 loads on the CPU",
@@ -47,7 +48,8 @@ def render() -> str:
     lines = [HEAD, "| option | default | allowed | |", "|---|---|---|---|"]
     lines += [_row(option) for option in OPTIONS.values() if not option.inert]
     inert = ", ".join(f"`{option.name}`" for option in OPTIONS.values() if option.inert)
-    lines += ["", "Fixed when a model is loaded: `num_ctx`, `num_thread`, `num_gpu`.", ""]
+    fixed = "Fixed when a model is loaded: `num_ctx`, `num_thread`, `num_gpu`, `draft_layers`"
+    lines += ["", f"{fixed} (the last by its Modelfile alone).", ""]
     lines += [f"Accepted for clients that send them, without effect: {inert}."]
     return "\n".join(lines) + "\n"
 

@@ -12,7 +12,7 @@ from forerun.base.shown import shown
 
 Bias = dict[int, float]
 OptionValue = int | float | bool | str | list[str] | Bias | None
-Kind = Literal["int", "float", "bool", "strings", "bias", "name"]
+Kind = Literal["int", "float", "bool", "strings", "bias", "name", "layers"]
 
 MAX_BIAS_ENTRIES = 1024  # spec 04 OPT-6
 MAX_STRINGS, MAX_STRING = 64, 1000  # stop strings, and characters of one
@@ -43,6 +43,7 @@ class Option:
             "strings": f"a string of 1 to {MAX_STRING} characters, or up to {MAX_STRINGS} of them",
             "bias": "a map from token id to a number, as text 5:-100,7:1.5,",
             "name": f"one of {', '.join(self.choices)}",
+            "layers": "whole numbers with commas between, such as 2,15,27",
         }[self.kind]
         if self.low is not None and self.high is not None and self.high < INT64_MAX:
             return f"{words} from {self.low:g} to {self.high:g}"
@@ -65,6 +66,7 @@ _ROWS = [
     Option("num_predict", "int", -1, -INT64_MAX, INT64_MAX),
     Option("stop", "strings", None),
     Option("draft", "name", "auto", choices=("auto", "model", "lookup", "off")),
+    Option("draft_layers", "layers", None, load_time=True),
     Option("num_ctx", "int", None, 4, INT64_MAX, load_time=True),
     Option("num_thread", "int", 0, 0, 1024, load_time=True),
     Option("num_gpu", "int", -1, -1, INT64_MAX, load_time=True),
@@ -97,7 +99,7 @@ def check_option(name: str, value: object) -> OptionValue:
 def parse_option(name: str, text: str) -> OptionValue:
     """The value of an option written as text, as in a Modelfile's PARAMETER or the REPL's /set."""
     option = OPTIONS.get(name)
-    if option is None or option.kind in ("strings", "name"):
+    if option is None or option.kind in ("strings", "name", "layers"):
         return check_option(name, text)
     value: object = text
     try:
@@ -124,8 +126,8 @@ def check_options(options: dict[str, object]) -> dict[str, OptionValue]:
 def _typed(option: Option, value: object) -> OptionValue:
     if option.kind == "bool":
         return value if isinstance(value, bool) else None
-    if option.kind == "name":
-        return value if isinstance(value, str) and value in option.choices else None
+    if option.kind in ("name", "layers"):
+        return value if isinstance(value, str) and _is_word(option, value) else None
     if option.kind == "strings":
         texts = [value] if isinstance(value, str) else value
         if not isinstance(texts, list) or len(texts) > MAX_STRINGS:
@@ -144,6 +146,12 @@ def _typed(option: Option, value: object) -> OptionValue:
         return float(value)
     except OverflowError:
         return None
+
+
+def _is_word(option: Option, text: str) -> bool:
+    if option.kind == "name":
+        return text in option.choices
+    return all(part.isascii() and part.isdigit() and len(part) < 6 for part in text.split(","))
 
 
 def _bias(value: object) -> Bias | None:

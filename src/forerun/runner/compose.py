@@ -170,14 +170,24 @@ def _primary(
 
 def _head(stored: StoredModel, model: TargetModel, kernels: KernelChoice) -> DraftModel | None:
     """A head that reads the target's states."""
-    draft = stored.draft
+    draft, layers = stored.draft, _draft_layers(stored)
+    eagle3 = draft is not None and draft.architecture in EAGLE3
+    if layers is not None and not eagle3:
+        raise LoadError("PARAMETER draft_layers is for an EAGLE-3 head, which this model has not")
     if draft is None:
         return model.self_draft()
-    if draft.architecture not in EAGLE3:
+    if not eagle3:
         return None
     facts = model.facts
     placement = Placement(facts.dtype, facts.device, kernels)
-    return load_eagle3(stored.json(draft.config), _draft_files(stored), model, placement)
+    config, files = stored.json(draft.config), _draft_files(stored)
+    return load_eagle3(config, files, model, placement, taps=layers)
+
+
+def _draft_layers(stored: StoredModel) -> tuple[int, ...] | None:
+    """What a head reads of its target whatever its config says (03 EGL-3)."""
+    stated = stored.parameters.get("draft_layers")
+    return tuple(map(int, stated.split(","))) if isinstance(stated, str) else None
 
 
 def _draft_model(

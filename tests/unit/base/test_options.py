@@ -87,6 +87,7 @@ def test_unknown_options_are_an_error_inside() -> None:
         ("stop", "<end>", ["<end>"]),
         ("logit_bias", "5:-100,7:1.5", {5: -100.0, 7: 1.5}),
         ("draft", "off", "off"),
+        ("draft_layers", "2,15,27", "2,15,27"),
     ],
 )
 def test_text_forms(name: str, text: str, value: object) -> None:
@@ -95,7 +96,8 @@ def test_text_forms(name: str, text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("top_k", "many"), ("temperature", "nan"), ("logit_bias", "5")]
+    ("name", "text"),
+    [("top_k", "many"), ("temperature", "nan"), ("logit_bias", "5"), ("draft_layers", "2,-1")],
 )
 def test_text_of_a_wrong_type_names_the_option(name: str, text: str) -> None:
     with pytest.raises(RequestError, match=name):

@@ -2,6 +2,7 @@
 T16, and the rules of a round, RND."""
 
 import dataclasses
+import itertools
 import logging
 import time
 from types import SimpleNamespace
@@ -449,6 +450,17 @@ def test_the_round_before_a_resume_is_not_timed(look_ahead, samples):
     )
     ask(loaded, PROMPT, 20, sampling=AUTO)
     assert [depth for depth, _ in controller.samples if not depth] == [0] * samples
+
+
+def test_rounds_of_varying_length_are_timed_by_their_parts():
+    """DEP-12: here no two neighbours that draft are equally deep."""
+    right, lengths = oracle(continued(PROMPT, 90)), itertools.cycle([1, 2])
+    controller = Scheduled()
+    drafter = ScriptedDrafter(lambda known, _: right(known, next(lengths)))
+    bound = BoundDrafters(lookup=drafter, controllers={"lookup": controller})
+    loaded = dataclasses.replace(loaded_toy(ToyTarget(endless)), drafters=bound)
+    ask(loaded, PROMPT, 40, sampling=AUTO)
+    assert {depth for depth, _ in controller.samples} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("breaks_at", [0, 1, 2, 3])

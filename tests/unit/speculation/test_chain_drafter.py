@@ -180,6 +180,16 @@ def test_rows_are_copies_where_the_head_maps_nothing():
 
 
 @HEADS
+def test_the_last_row_of_a_run_does_not_hold_the_others(cached):
+    """DRF-7: a slice would keep the memory of its whole run until the next one."""
+    rig = ChainRig(ToyHead(cached=cached))
+    rig.commit([9, 8, 7, 6], 0)
+    rig.session.settle(5)
+    row = rig.session._row
+    assert row.untyped_storage().nbytes() == row.nbytes
+
+
+@HEADS
 def test_penalties_shape_the_chain_as_they_shape_its_verification(cached):
     """MTP-8: earlier drafts count as history. Without them this head proposes 3 3 3."""
     options = SamplingOptions(temperature=0.0, repeat_penalty=1.0, presence_penalty=2.0)

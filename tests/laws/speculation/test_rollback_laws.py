@@ -138,6 +138,29 @@ def test_full_acceptance_restores_nothing():
     assert (restored, cache.generation) == ([], generation)
 
 
+@pytest.mark.parametrize("keep", [0, 1, 2])
+def test_every_capture_of_a_round_is_closed(keep):
+    """RND-9: the one that led back too, and all of a round that kept everything."""
+    made, captures = layers(["recurrent"]), []
+    cache = made[0].cache
+    made[0].feed([1])
+    take = cache.take_snapshots
+
+    def taking():
+        captures.extend(take())
+        return captures
+
+    cache.take_snapshots = taking
+    rollback = rollback_of(made)
+    rollback.begin(1, 2)
+    made[0].feed([2, 3, 4])
+    rollback.commit(keep)
+    assert len(captures) == 2
+    for capture in captures:
+        with pytest.raises(AssertionError, match="closed twice"):
+            capture.close()
+
+
 class StuckCache(RotatingCache):
     """A cache whose rewind is refused."""
 

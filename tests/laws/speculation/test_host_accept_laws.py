@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from forerun.contract.drafter import Proposal
 from forerun.contract.model import Best
+from forerun.sampling import host_row
 from forerun.sampling.distribution import Distribution
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import Sampler
@@ -72,6 +73,29 @@ def test_a_round_comes_to_what_the_tensors_say(scores, options, data):
     )
     assert accepted == int(verdict.accepted)
     assert token == int(verdict.continuations[accepted])
+
+
+def judged(draft, drafts, probs, *, target):
+    """(accepted, token): one draft against rows of the tokens in `target`, all equally likely."""
+    rows = Distribution(torch.tensor([probs]), torch.tensor([drafts]))
+    proposal = Proposal(torch.tensor([draft]), rows, (draft,))
+    options = SamplingOptions(temperature=1.0, top_k=len(target), top_p=1.0, repeat_last_n=0)
+    best = Best(torch.zeros(2, len(target)), torch.tensor([target] * 2))
+    return verify_on_host(HostRows.of(best, options), proposal, lambda *_: 1)
+
+
+def test_where_the_draft_leaves_nothing_over_the_row_itself_is_drawn_from(monkeypatch):
+    """RND-7: rounding may refuse a draft of a row that is the target's own."""
+    monkeypatch.setattr(host_row, "uniform", lambda _: 1 - 2**-24)
+    accepted, token = judged(1, [1, 2], [0.50000006, 0.5], target=[1, 2])
+    assert accepted == 0
+    assert token in (1, 2)
+
+
+def test_a_draft_that_nobody_can_draw_is_refused():
+    """RND-6: q = 0 and p = 0; and where the target can draw it, it stands."""
+    assert judged(5, [1, 2], [0.5, 0.5], target=[1, 2])[0] == 0
+    assert judged(5, [1, 2], [0.5, 0.5], target=[1, 5])[0] == 1
 
 
 def test_what_it_does_not_serve():

@@ -15,10 +15,12 @@ from forerun.speculation.drafters.lookup import LookupDrafter
 
 
 def opened(
-    prompt: Sequence[int], *, media: Sequence[tuple[int, int]] = (), shortest: int = 3
+    prompt: Sequence[int], *, media: Sequence[tuple[int, int]] = (), shortest: int | None = None
 ) -> DraftSession:
+    """`shortest` None: as models are served."""
     request = DraftRequest(tuple(prompt), slot=0, media=tuple(media))
-    return LookupDrafter(shortest=shortest).open(request)
+    drafter = LookupDrafter() if shortest is None else LookupDrafter(shortest=shortest)
+    return drafter.open(request)
 
 
 def drafts(session: DraftSession, current: int, most: int) -> list[int]:

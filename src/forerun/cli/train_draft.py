@@ -37,6 +37,11 @@ from forerun.store.names import ModelName
     type=click.FloatRange(0, min_open=True),
     help="Time for all of it.",
 )
+@click.option(
+    "--start",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of a head for MODEL to go on from, its vocabulary included.",
+)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where to train.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**31 - 1))
 @click.pass_obj
@@ -47,6 +52,7 @@ def command(
     texts: tuple[Path, ...],
     out: Path | None,
     minutes: float,
+    start: Path | None,
     device: str | None,
     seed: int,
 ) -> None:
@@ -65,6 +71,7 @@ def command(
         texts=[str(path.absolute()) for path in texts],
         device=device,
         seed=seed,
+        start=None if start is None else str(start.absolute()),
     )
     trained = _watched(request, settings)
     rows = [

@@ -17,6 +17,7 @@ class TrainRequest(Struct, tag="train"):
     texts: list[str] = []  # files with prompts of the user's own, beside the packaged ones
     device: str | None = None
     seed: int = 0
+    start: str | None = None  # folder of a head to go on from
 
 
 class TrainStatus(Struct, tag="training_status"):

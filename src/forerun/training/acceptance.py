@@ -6,6 +6,7 @@ so a chain of the head's own tokens is compared with it from every position at o
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 
 import torch
 from torch import Tensor
@@ -40,6 +41,13 @@ class Acceptance:
             total += product
             found.append(total)
         return tuple(found)
+
+    def plus(self, other: "Acceptance") -> "Acceptance":
+        """Of both texts together."""
+        return Acceptance(
+            tuple(map(add, self.accepted, other.accepted)),
+            tuple(map(add, self.reached, other.reached)),
+        )
 
     def as_json(self) -> JsonObject:
         return {

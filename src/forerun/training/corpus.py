@@ -14,6 +14,7 @@ from forerun.base.paths import replacing
 _WIDTH = 32  # widths of batches are multiples of it, so that few shapes occur
 _WINDOW = 4096  # sequences that are sorted by length together
 HELD_OUT = 64  # one prompt of so many is never trained on
+SELF_WRITTEN = HELD_OUT << 20  # the first number of prompts that the target wrote itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,11 @@ class Corpus:
         """What is trained on, and the greedy sequences of prompts that are held out."""
         held = self.items // 2 % HELD_OUT == 0
         return self.select(~held), self.select(held & (self.items % 2 == 0))
+
+    def by_author(self) -> tuple["Corpus", "Corpus"]:
+        """The sequences of prompts that people wrote, and of those that the target wrote."""
+        self_written = self.items // 2 >= SELF_WRITTEN
+        return self.select(~self_written), self.select(self_written)
 
 
 def collect(written: Sequence[Written]) -> Corpus:

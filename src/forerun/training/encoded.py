@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from forerun.base.paths import replacing
+from forerun.training.corpus import SELF_WRITTEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,21 +17,32 @@ class EncodedPrompts:
     """Prompt `i` is part 2 * i, what its user says after the answer part 2 * i + 1 (maybe empty).
 
     The second part begins with the end of the answer. The first `early` prompts are answered before
-    all others.
+    all others. Those that the target wrote itself have numbers of their own, from SELF_WRITTEN on.
     """
 
     tokens: Tensor  # [all] int32
     ends: Tensor  # [2 * prompts] int64, where each part ends
     eos: frozenset[int]
     early: int = 0
+    self_written: "EncodedPrompts | None" = None
 
     def __len__(self) -> int:
         return len(self.ends) // 2
 
+    @property
+    def self_numbers(self) -> range:
+        """Of those that the target wrote."""
+        count = 0 if self.self_written is None else len(self.self_written)
+        return range(SELF_WRITTEN, SELF_WRITTEN + count)
+
     def prompt(self, number: int) -> Tensor:
+        if self.self_written is not None and number >= SELF_WRITTEN:
+            return self.self_written.prompt(number - SELF_WRITTEN)
         return self._part(2 * number)
 
     def follow_up(self, number: int) -> Tensor:
+        if self.self_written is not None and number >= SELF_WRITTEN:
+            return self.self_written.follow_up(number - SELF_WRITTEN)
         return self._part(2 * number + 1)
 
     def _part(self, number: int) -> Tensor:
@@ -45,17 +57,16 @@ def join(
     flat = [part for pair in parts for part in pair]
     return EncodedPrompts(
         tokens=torch.tensor([token for part in flat for token in part], dtype=torch.int32),
-        ends=torch.tensor([len(part) for part in flat]).cumsum(0),
+        ends=torch.tensor([len(part) for part in flat], dtype=torch.int64).cumsum(0),
         eos=eos,
         early=early,
     )
 
 
 def write_prompts(path: Path, prompts: EncodedPrompts) -> None:
+    largest = max(prompts.tokens.tolist(), default=0)
     parts = {
-        "tokens": prompts.tokens.to(torch.uint16)
-        if int(prompts.tokens.max()) < 1 << 16
-        else prompts.tokens,
+        "tokens": prompts.tokens.to(torch.uint16) if largest < 1 << 16 else prompts.tokens,
         "ends": prompts.ends,
         "eos": torch.tensor(sorted(prompts.eos)),
         "early": torch.tensor(prompts.early),

@@ -6,9 +6,11 @@ looks at the rows every few steps only. What a sequence says does not depend on 
 greedy rows take the largest logit, the others draw with noise of their own (04 SED).
 """
 
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import torch
@@ -102,7 +104,7 @@ def _teach(items: Iterable[int]) -> bool:
 
 
 class _Writer:
-    """The rows under way. The first half of them is greedy, the second is sampled."""
+    """The rows under way. The first of them are greedy, the others are sampled."""
 
     def __init__(
         self,
@@ -116,9 +118,8 @@ class _Writer:
         count, device = writing.rows, target.device
         caches = target.model.new_caches(CacheOptions(writing.capacity))
         self._batch = StaticBatch.beside(caches, count, writing.capacity)
-        self._greedy = (count + 1) // 2
-        longest = writing.capacity - writing.least
-        self._queues = [_queue(prompts, done, mode, (seed, longest)) for mode in (0, 1)]
+        self._greedy = math.ceil(count * writing.greedy)
+        self._queues = [iter(_queue(prompts, done, writing, (seed, mode))) for mode in (0, 1)]
         self._rows: list[_Row | None] = [None] * count
         self._tokens = torch.zeros(count, writing.capacity, dtype=torch.int64, device=device)
         self._known = torch.zeros(count, dtype=torch.int64, device=device)
@@ -235,18 +236,32 @@ class _Writer:
 
 
 def _queue(
-    prompts: EncodedPrompts, done: set[int], mode: int, order: tuple[int, int]
-) -> Iterator[int]:
-    """Prompts that have not been answered in that way, by (seed, most tokens of a prompt)."""
-    seed, longest = order
+    prompts: EncodedPrompts, done: set[int], writing: Writing, order: tuple[int, int]
+) -> list[int]:
+    """Prompts that have not been answered in that way, by (seed, mode)."""
+    seed, mode = order
     generator = torch.Generator().manual_seed(2 * seed + mode)
-    early, late = (
-        torch.randperm(count, generator=generator).tolist()
-        for count in (prompts.early, len(prompts) - prompts.early)
+    early, late, own = (
+        [numbers[place] for place in torch.randperm(len(numbers), generator=generator).tolist()]
+        for numbers in (
+            range(prompts.early),
+            range(prompts.early, len(prompts)),
+            prompts.self_numbers,
+        )
     )
-    numbers = [*early, *(prompts.early + number for number in late)]
-    fitting = (number for number in numbers if len(prompts.prompt(number)) <= longest)
-    return iter([number for number in fitting if 2 * number + mode not in done])
+    longest = writing.capacity - writing.least
+    return [
+        number
+        for number in [*early, *_mixed(late, own, writing.self_written)]
+        if len(prompts.prompt(number)) <= longest and 2 * number + mode not in done
+    ]
+
+
+def _mixed(one: Sequence[int], other: Sequence[int], share: float) -> list[int]:
+    """Both in their order, of which `other` makes up `share` for as long as both last."""
+    placed = [((count + 0.5) * share, number) for count, number in enumerate(one)]
+    placed += [((count + 0.5) * (1 - share), number) for count, number in enumerate(other)]
+    return [number for _, number in sorted(placed, key=itemgetter(0))]
 
 
 def _signed(key: int) -> int:

@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from forerun.training.encoded import EncodedPrompts, read_prompts, write_prompts
 from forerun.training.export import WEIGHTS
 from forerun.training.generation import Budget
 from forerun.training.prompts import packaged
-from forerun.training.recipe import Recipe, Report, Writing
-from forerun.training.run import Work, finish, train, write
+from forerun.training.recipe import Recipe, Report, Writing, going_on
+from forerun.training.run import Work, ask, finish, train, write
 from forerun.training.target import load_target
-from forerun.training.text import encode, read_texts
+from forerun.training.text import encode, openings, read_texts
 
 UNFINISHED = "unfinished"  # folder inside the head's own, gone when it is done
-_WRITING = 0.3  # of the minutes
+_ASKING = 0.07  # of the minutes
+_WRITING = 0.23
 _TRAINING = 0.6
 
 _ON_CUDA = (48_000, Writing(), Recipe())
@@ -50,32 +52,39 @@ def train_head(request: TrainRequest, settings: Settings, report: Report) -> Tra
     files = [stored.file(layer) for layer in stored.tensors]
     target = load_target(stored.json("config.json"), files, folder, device)
     recipe = _for(recipe, request)
-    seconds = 60 * _WRITING * request.minutes
-    work = Work(folder, target, recipe, writing, _by_time(report, seconds))
+    asking, seconds = (60 * share * request.minutes for share in (_ASKING, _WRITING))
+    times = {"writing prompts": asking, "writing": seconds}
+    start = None if request.start is None else Path(request.start)
+    work = Work(folder, target, recipe, writing, _by_time(report, times), start)
     spoken = folder / "written"
     if not spoken.exists():
-        tokens = write(work, prompts, Budget(10**9, seconds))
+        own = ask(work, openings(stored), count // 2, asking)
+        tokens = write(work, replace(prompts, self_written=own), Budget(10**9, seconds))
         spoken.write_text(str(tokens), encoding="utf-8")
-    train(work, 60 * _TRAINING * request.minutes)
+    opened = train(work, 60 * _TRAINING * request.minutes)
     origin: JsonObject = {"name": str(stored.name), "digest": str(stored.digest)}
-    made = finish(work, out, origin)
+    made = finish(work, opened, out, origin)
     shutil.rmtree(folder)
     return _told(out, made)
 
 
-def _by_time(report: Report, seconds: float) -> Report:
+def _by_time(report: Report, times: Mapping[str, float]) -> Report:
     """Writing has no end but that of its time."""
-    began = time.monotonic()
+    began: dict[str, float] = {}
 
     def told(what: str, completed: int, total: int) -> None:
-        if what == "writing":
-            completed, total = int(min(time.monotonic() - began, seconds)), int(seconds) or 1
+        if what in times:
+            now, seconds = time.monotonic(), times[what]
+            completed = int(min(now - began.setdefault(what, now), seconds))
+            total = int(seconds) or 1
         report(what, completed, total)
 
     return told
 
 
 def _for(recipe: Recipe, request: TrainRequest) -> Recipe:
+    if request.start is not None:
+        recipe = going_on(recipe)
     return replace(recipe, seed=request.seed, minutes=_TRAINING * request.minutes)
 
 

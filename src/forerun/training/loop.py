@@ -48,12 +48,20 @@ class Training:
     """One head in training."""
 
     def __init__(
-        self, target: Target, corpus: Corpus, ids: Tensor, recipe: Recipe, state: Path
+        self,
+        target: Target,
+        corpus: Corpus,
+        ids: Tensor,
+        recipe: Recipe,
+        state: Path | None,
+        *,
+        start: Head | None = None,
     ) -> None:
         """
         corpus  what is trained on
         ids     [columns] int64, the reduced vocabulary
-        state   the file that runs continue from
+        state   the file that runs continue from; None keeps none
+        start   what is trained on, in place of a fresh head; its columns are `ids`
         """
         self._target, self._recipe, self._state = target, recipe, state
         self._ids = ids
@@ -61,7 +69,7 @@ class Training:
         self._lessons = Lessons(corpus, device, reach=recipe.unroll + 1)
         self._rows = target.tables.head_rows(ids.to(device))
         self._masks = Masks(device)
-        head = self._fresh().to(device)
+        head = (start or self._fresh()).to(device)
         self._optimizer = torch.optim.AdamW(
             head.parameters(),
             lr=recipe.learning_rate,
@@ -71,13 +79,17 @@ class Training:
         )
         self._trained = Trained(head, ids, 0, 0.0, math.nan, [])
         self._mean = torch.zeros(())  # of the loss, on the device
-        if state.exists():
-            self._resume()
+        if state is not None and state.exists():
+            self._resume(state)
 
     @property
     def trained(self) -> Trained:
         """The head as it is now."""
         return self._trained
+
+    @property
+    def recipe(self) -> Recipe:
+        return self._recipe
 
     @property
     def finished(self) -> bool:
@@ -86,7 +98,7 @@ class Training:
     def run(self, seconds: float, report: Report, *, until: int | None = None) -> Trained:
         """Train until the recipe is through, or for so many seconds, or until step `until`.
 
-        The state is on disk when it returns.
+        The state, where it is kept, is on disk when it returns.
         """
         began = saved = time.monotonic()
         before = self._trained.seconds
@@ -179,6 +191,8 @@ class Training:
             trained.losses.append((trained.step, round(trained.loss, 4)))
 
     def _save(self) -> None:
+        if self._state is None:
+            return
         trained = self._trained
         state = {
             "head": trained.head.state_dict(),
@@ -195,14 +209,14 @@ class Training:
         with replacing(self._state) as file:
             file.write(buffer.getbuffer())
 
-    def _resume(self) -> None:
-        state = torch.load(self._state, map_location=self._target.device, weights_only=True)
+    def _resume(self, path: Path) -> None:
+        state = torch.load(path, map_location=self._target.device, weights_only=True)
         ours = {**self._recipe.as_json(), "minutes": None, "steps": None}
         if {**state["recipe"], "minutes": None, "steps": None} != ours or not torch.equal(
             state["ids"].cpu(), self._ids
         ):
             raise LoadError(
-                f"{self._state} was begun with another recipe or vocabulary; remove it to start "
+                f"{path} was begun with another recipe or vocabulary; remove it to start "
                 "over, or go on as it began"
             )
         trained = self._trained

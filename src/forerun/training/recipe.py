@@ -1,7 +1,7 @@
 """Everything that decides which head a run makes, as values that are written beside it."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from forerun.base.json_types import JsonObject
 
@@ -19,8 +19,10 @@ class Writing:
     rows: int = 2560  # sequences at once
     capacity: int = 640  # tokens of a sequence, prompt included
     answer: int = 384  # tokens of an answer at most
-    temperature: float = 0.7  # of every second sequence; the others are greedy
+    temperature: float = 0.7  # of sequences that are sampled
+    greedy: float = 0.5  # share of the sequences that are not
     least: int = 16  # tokens that the target must have written for a sequence to count
+    self_written: float = 0.5  # share of the prompts that the target wrote itself, while they last
 
     def as_json(self) -> JsonObject:
         return asdict(self)
@@ -44,6 +46,11 @@ class Recipe:
 
     def as_json(self) -> JsonObject:
         return asdict(self)
+
+
+def going_on(recipe: Recipe) -> Recipe:
+    """For a head that another training has made already."""
+    return replace(recipe, learning_rate=5e-4, warmup=min(recipe.warmup, 50))
 
 
 def default_taps(layers: int) -> tuple[int, ...]:

@@ -24,6 +24,9 @@ class Piece:
     def size(self) -> int:
         return 0 if self._rows is None else self._rows.storage_bytes
 
+    def lazy_bytes(self) -> int:
+        return 0 if self.lazy is None else self.lazy.rows(self.first, self.end).nbytes
+
     def own(self) -> Rows:
         """The rows in storage of their own, copied out of the live buffer the first time.
 

@@ -60,6 +60,9 @@ class RecurrentSnapshot:
     def size(self) -> int:
         return _storage_bytes(self.state)
 
+    def lazy_bytes(self) -> int:
+        return 0
+
     def set_materialize_hook(self, hook: MaterializeHook | None) -> None:
         """There is no later copy-out to tell of."""
 

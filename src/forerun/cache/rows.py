@@ -18,6 +18,10 @@ class Rows:
         return self.keys.shape[2]
 
     @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    @property
     def storage_bytes(self) -> int:
         """What the two tensors keep alive, which for a view is its whole buffer."""
         return sum(part.untyped_storage().nbytes() for part in (self.keys, self.values))
@@ -29,7 +33,7 @@ class Rows:
     def compact(self) -> "Rows":
         """A copy in storage of its own, which is no larger than the rows (KV-8)."""
         copied = Rows(_cloned(self.keys), _cloned(self.values))
-        assert copied.storage_bytes == copied.keys.nbytes + copied.values.nbytes
+        assert copied.storage_bytes == copied.nbytes
         return copied
 
     def copy_from(self, other: "Rows") -> None:

@@ -25,6 +25,9 @@ class RowSnapshot:
     def size(self) -> int:
         return sum(piece.size() for piece in self.pieces)
 
+    def lazy_bytes(self) -> int:
+        return sum(piece.lazy_bytes() for piece in self.pieces)
+
     def set_materialize_hook(self, hook: MaterializeHook | None) -> None:
         for piece in self.pieces:
             piece.hook = hook

@@ -42,6 +42,10 @@ class Snapshot(Protocol):
         """Bytes of storage that closing this snapshot would free: 0 while it is lazy."""
         ...
 
+    def lazy_bytes(self) -> int:
+        """Bytes that it would come to own by copying out all that it does not own yet."""
+        ...
+
     def set_materialize_hook(self, hook: MaterializeHook | None) -> None:
         """Called with the bytes of each later copy-out, until the snapshot is closed."""
         ...

@@ -1,7 +1,7 @@
 """Which stored state goes first when the budget is exceeded: a policy over plain numbers (EVI)."""
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import count
 
 from forerun.prefix.trie import Node
@@ -12,8 +12,9 @@ Order = tuple[float, int, int]
 class EvictionQueue:
     """The nodes of a trie, first to go first: longest unused, then deepest, then largest (EVI-3).
 
-    Not the root, not the frontier, which the live caches stand on, and no branch point. The rest
-    of the active path may go: else one long conversation would grow without bound (EVI-2).
+    Not the root, not what is protected, such as the frontier, which the live caches stand on, and
+    no branch point. The rest of the active path may go: else one long conversation would grow
+    without bound (EVI-2).
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -21,18 +22,18 @@ class EvictionQueue:
         self._waiting = [(_order(node), next(self._numbers), node) for node in nodes]
         heapq.heapify(self._waiting)
 
-    def next(self, frontier: Node, join_frees: Callable[[Node], int]) -> Node | None:
+    def next(self, protected: Collection[Node], join_frees: Callable[[Node], int]) -> Node | None:
         """The node to evict next; None where no step would free anything (EVI-9).
 
         join_frees  bytes that joining a node with its one child would free
         """
         while self._waiting:
             order, _, node = heapq.heappop(self._waiting)
-            if order != _order(node) or not _stored(node) or node is frontier:
+            if order != _order(node) or not _stored(node) or node in protected:
                 continue
             if len(node.children) > 1:
                 continue
-            if (join_frees(node) if node.children else node.owned_bytes) > 0:
+            if (join_frees(node) if node.children else node.owned_bytes + node.lazy_bytes) > 0:
                 return node
         return None
 
@@ -42,21 +43,24 @@ class EvictionQueue:
             heapq.heappush(self._waiting, (_order(node), next(self._numbers), node))
 
 
-def in_the_way(nodes: Iterable[Node], frontier: Node) -> Node | None:
-    """The first leaf to go of those that own nothing and keep an ancestor from being evicted.
+def in_the_way(
+    nodes: Iterable[Node], protected: Collection[Node], path: Collection[Node]
+) -> Node | None:
+    """The first leaf to go of those that hold nothing and keep an ancestor from being evicted.
 
-    Such leaves are left behind by a conversation whose rows were overwritten but for the last.
+    path  what the live caches follow: rows there need no copies
     """
-    leaves = [
-        n for n in nodes if not n.children and n is not frontier and _keeps_bytes(n, frontier)
-    ]
-    return min(leaves, key=_order, default=None)
+    leaves = (node for node in nodes if not node.children and node not in protected)
+    keeping = (leaf for leaf in leaves if _keeps_bytes(leaf, protected, path))
+    return min(keeping, key=_order, default=None)
 
 
-def _keeps_bytes(node: Node, frontier: Node) -> bool:
+def _keeps_bytes(node: Node, protected: Collection[Node], path: Collection[Node]) -> bool:
     above = node.parent
     while above is not None:
-        if above.owned_bytes and above is not frontier:
+        if above not in protected and (
+            above.owned_bytes or (above.lazy_bytes and above not in path)
+        ):
             return True
         above = above.parent
     return False

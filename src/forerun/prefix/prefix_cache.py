@@ -233,7 +233,7 @@ class PrefixCache:
     def _switch(self, found: Match, media: Sequence[MediaRange]) -> int:
         """Bring the caches to what `found` names, as far as they get; the tokens they then hold."""
         *_, ancestor = (a for a, b in zip(self.path, found.path, strict=False) if a is b)
-        self.path = [self.root]  # all that is known of the layers until they have arrived
+        self._make_room(found.path)
         self._layers.rewind_or_free(min(ancestor.end, found.matched))
         self._layers.page_in(found.path, found.matched)
         self._layers.align(found.path, self._layers.offset)
@@ -282,34 +282,60 @@ class PrefixCache:
         What costs nothing goes first: rows of the active path that a rewind had copied out and
         that stand in the live buffers again.
         """
-        storage = self._storage
-        if storage.owned_bytes > budget:
+        if self._claimed(self.path) > budget:
             for active in self.path:
-                storage.reissue(active)
-        if storage.owned_bytes > budget:
-            held, nodes = storage.owned_bytes, storage.nodes()
-            # of many nodes a few more go, so that the next requests need not look for any
-            enough = budget - budget // 64 if len(nodes) > _MANY_NODES else budget
-            evicted = self._evict(EvictionQueue(nodes), enough)
-            log.debug("evicted nodes=%d freed=%d", evicted, held - storage.owned_bytes)
+                self._storage.reissue(active)
+        self._evict(budget)
 
-    def _evict(self, queue: EvictionQueue, enough: int) -> int:
-        """Steps taken until no more than `enough` bytes are stored."""
+    def _make_room(self, path: Sequence[Node]) -> None:
+        """Ahead of a switch to `path`: evict what would be copied out only to be evicted then."""
+        if self._claimed(path) > self._budget:
+            for active in self.path:
+                self._storage.reissue(active)
+        self.path = [self.root]  # all that is known of the layers until they have arrived
+        self._evict(self._budget, ahead=path)
+
+    def _claimed(self, path: Sequence[Node]) -> int:
+        """Bytes that are stored, or will be once writes beyond `path` overwrite live rows.
+
+        Without the latter a conversation larger than the budget would be copied out whole when
+        another one takes its place, and be evicted only after that one's prompt.
+        """
+        storage = self._storage
+        lazy = storage.lazy_bytes - sum(node.lazy_bytes for node in path)
+        return storage.owned_bytes + lazy
+
+    def _evict(self, budget: int, *, ahead: Sequence[Node] = ()) -> None:
+        """Take steps until no more is claimed than the budget.
+
+        ahead  a path that the layers are about to follow, of which nothing may go
+        """
+        if self._claimed(ahead or self.path) <= budget:
+            return
         storage, steps = self._storage, 0
-        while storage.owned_bytes > enough:
-            node = queue.next(self.frontier, storage.join_frees)
-            node = node or in_the_way(storage.nodes(), self.frontier)
+        held, nodes = storage.owned_bytes, storage.nodes()
+        queue = EvictionQueue(nodes)
+        # of many nodes a few more go, so that the next requests need not look for any
+        enough = budget - budget // 64 if len(nodes) > _MANY_NODES else budget
+        while self._claimed(path := ahead or self.path) > enough:
+            protected = ahead or (self.frontier,)
+            node = queue.next(protected, storage.join_frees)
+            node = node or in_the_way(storage.nodes(), protected, path)
             if node is None:
                 break
-            if node.children:
-                child = storage.join(node)
-                self.path = [kept for kept in self.path if kept is not child]
-                queue.changed(node)
-            else:
-                storage.remove(node)
-            queue.changed(node.parent)
+            self._evict_one(node, queue)
             steps += 1
-        return steps
+        log.debug("evicted nodes=%d freed=%d", steps, held - storage.owned_bytes)
+
+    def _evict_one(self, node: Node, queue: EvictionQueue) -> None:
+        """Remove a leaf, or join a node with its one child (EVI-4)."""
+        if node.children:
+            child = self._storage.join(node)
+            self.path = [kept for kept in self.path if kept is not child]
+            queue.changed(node)
+        else:
+            self._storage.remove(node)
+        queue.changed(node.parent)
 
     def _store(self, keys: Keys, offset: int) -> None:
         """A node for what was evaluated since the frontier (CLO-4)."""

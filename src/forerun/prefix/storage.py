@@ -14,14 +14,15 @@ class Storage:
 
     Laws
     1. `owned_bytes` is the sum of the sizes of all snapshots stored, a node's that of its own: a
-       copy-out reports itself to whoever holds the snapshot by then (ACC-2).
+       copy-out reports itself to whoever holds the snapshot by then (ACC-2). `lazy_bytes` is
+       what all of them together would own besides.
     2. What covers a range of tokens covers exactly its node's edge; what is a state at one offset
        is that at its node's end (STR-5).
     """
 
     def __init__(self, layers: Layers, now: float) -> None:
         self._layers = layers
-        self.owned_bytes = 0
+        self.owned_bytes = self.lazy_bytes = 0
         self.root = self._new_root(now)
 
     def attach(self, node: Node, captures: LayerSnapshots) -> None:
@@ -110,8 +111,8 @@ class Storage:
     def _hold(self, node: Node, layer: int, snapshot: Snapshot | None) -> None:
         node.snapshots[layer] = snapshot
         if snapshot is not None:
-            self._count(node, snapshot.size())
-            snapshot.set_materialize_hook(partial(self._count, node))
+            self._count(node, snapshot.size(), snapshot.lazy_bytes())
+            snapshot.set_materialize_hook(partial(self._copied_out, node))
 
     def _release(self, node: Node) -> LayerSnapshots:
         """A node's snapshots, no longer counted as its own."""
@@ -119,9 +120,14 @@ class Storage:
         for snapshot in held:
             if snapshot is not None:
                 snapshot.set_materialize_hook(None)
-        self._count(node, -node.owned_bytes)
+        self._count(node, -node.owned_bytes, -node.lazy_bytes)
         return held
 
-    def _count(self, node: Node, owned: int) -> None:
+    def _copied_out(self, node: Node, copied: int) -> None:
+        self._count(node, copied, -copied)
+
+    def _count(self, node: Node, owned: int, lazy: int) -> None:
         node.owned_bytes += owned
+        node.lazy_bytes += lazy
         self.owned_bytes += owned
+        self.lazy_bytes += lazy

@@ -251,8 +251,9 @@ class PrefixLaws(RuleBasedStateMachine):
         assert session.pending == self.planned(prompt, cached, limit)
         if self.whole:
             assert session.matched == matched
-            resumable = (p for p in self.points | self.ends if p == keys[: len(p)])
-            assert cached >= max((len(p) for p in resumable if len(p) <= limit), default=0)
+            points = (len(p) for p in self.points | self.ends if p == keys[: len(p)])
+            resumable = (at for at in points if at <= limit and prompt.cut_at(at) is None)
+            assert cached >= max(resumable, default=0)
         if self.rig.rewinds:
             shared = min(_common(keys, self.live), len(tokens) - 1)
             cut = prompt.cut_at(shared)

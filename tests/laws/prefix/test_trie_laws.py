@@ -123,7 +123,7 @@ def test_eviction_takes_the_longest_unused_then_the_deepest_then_the_largest(sto
         for n in nodes
         if n is not root and n is not frontier and len(n.children) < 2 and frees[id(n)] > 0
     ]
-    chosen = EvictionQueue(nodes).next(frontier, lambda node: frees[id(node)])
+    chosen = EvictionQueue(nodes).next([frontier], lambda node: frees[id(node)])
     assert (chosen is None) == (not may_go)
     if chosen is not None:
         assert chosen in may_go

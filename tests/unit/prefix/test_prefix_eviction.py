@@ -287,10 +287,13 @@ def test_a_conversation_larger_than_the_budget_is_not_copied_out_to_be_evicted(
     rig.run(PROMPT, [200, 201])
     live = sum(cache.nbytes() for cache in rig.caches)
     rig.prefix.set_budget(live // 8)
-    seen = []
-    rig.run([*PROMPT[:shared], *LONG[:60]], during=lambda: seen.append(rig.prefix.snapshot_bytes))
-    assert seen[0] <= live // 8
+    prompt = [*PROMPT[:shared], *LONG[:60]]
+    with rig.prefix.begin(prompt):
+        rig.forward(prompt[:-1])
+        rig.settle(prompt)
+        assert rig.prefix.snapshot_bytes <= live // 8
     assert rig.found(PROMPT) == max(shared - look_ahead, 0)
+    rig.check()
 
 
 @each(REWINDING)

@@ -61,10 +61,10 @@ class Weights:
         return sorted(self._unpicked)
 
     def columns(self, name: str) -> int | None:
-        """The last dimension of a dense tensor as stored; None where it is missing or packed."""
+        """Numbers in a row of a dense tensor as stored; None where it is missing or packed."""
         stored = self._unpicked.get(name)
         packed = f"{name}_scale" in self._unpicked
-        return None if stored is None or packed else stored.shape[-1]
+        return None if stored is None or packed else _row(stored)
 
     def prefix(self, name: str, candidates: Sequence[str]) -> str:
         """The first of `candidates` under which tensor `name` stands."""
@@ -182,7 +182,7 @@ class Weights:
         words, scale = self._stored(name), self._stored(f"{name}_scale")
         form = resolve(
             name,
-            (words.shape[-1], scale.shape[-1]),
+            (_row(words), _row(scale)),
             metadata=words.file.metadata,
             config=self._config,
         )
@@ -266,6 +266,11 @@ class Weights:
         if name not in self._unpicked:
             raise LoadError(f"{_in_words(name)} is missing: the checkpoint has no tensor {name}")
         return self._unpicked[name]
+
+
+def _row(stored: Stored) -> int:
+    """Numbers in its last dimension; a lone number is a row of one."""
+    return stored.shape[-1] if stored.shape else 1
 
 
 def _in_words(name: str) -> str:

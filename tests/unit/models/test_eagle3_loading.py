@@ -177,6 +177,7 @@ HALF = torch.arange(264) < 132
         ({"layers__0__hidden_norm__weight": None}, "hidden_norm of layer 0 is missing"),
         ({"layers__0__input_layernorm__weight": None}, "none of the tensors midlayer.input"),
         ({"fc__weight": torch.zeros(64, 128)}, "fc.weight takes 128 numbers; 3 streams"),
+        ({"fc__weight": torch.tensor(1.0)}, "fc.weight takes 1 numbers; 3 streams"),
         ({"lm_head__weight": torch.zeros(41, 64)}, r"lm_head.weight has shape \[41, 64\]"),
         ({"d2t": torch.zeros(41, dtype=torch.int64)}, r"d2t holds \[41\] .* 40 logits"),
         ({"t2d": HALF}, "t2d knows 132 tokens, and the head has 40 logits"),

@@ -49,6 +49,15 @@ def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path: Path, name: str)
         loaded(folder)
 
 
+@pytest.mark.parametrize("part", ["", "_scale"])
+def test_a_lone_number_is_no_quantised_weight(tmp_path: Path, part: str) -> None:
+    """LIN-1: a broken checkpoint's mistake, and not an error of ours."""
+    tensors = {"p.weight": torch.zeros(8, 4, dtype=torch.int32), "p.weight_scale": torch.ones(8, 1)}
+    weights = open_weights(tmp_path, tensors | {f"p.weight{part}": torch.tensor(1)})
+    with pytest.raises(LoadError, match=r"p\.weight"):
+        weights.pick(32, ("p", 8))
+
+
 def test_surplus_tensors_are_listed_in_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,7 +19,7 @@ from forerun.contract.batch import Batch
 from forerun.contract.history import History, Write
 from forerun.contract.model import Caches
 
-BUCKET = 64  # columns by which the part of the buffers that is read grows
+BUCKET = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,16 @@ class StaticBatch:
        may read them.
     """
 
-    def __init__(self, shapes: Sequence[RowShape], rows: int, capacity: int) -> None:
+    def __init__(
+        self, shapes: Sequence[RowShape], rows: int, capacity: int, *, bucket: int = BUCKET
+    ) -> None:
         """
         shapes    of each layer's rows, on one device; every layer sees the whole past
         rows      sequences
         capacity  tokens a sequence can hold
+        bucket    columns by which the part of the buffers that is read grows
         """
-        self.rows, self.capacity = rows, capacity
+        self.rows, self.capacity, self._bucket = rows, capacity, bucket
         self._layers = [_Layer(_zeros(replace(shape, batch=rows), capacity)) for shape in shapes]
         self._offsets = [0] * self.rows  # of the host; the device has `_starts`
         device = shapes[0].device
@@ -54,7 +57,9 @@ class StaticBatch:
         self._one = torch.ones(self.rows, dtype=torch.int64, device=device)
 
     @classmethod
-    def beside(cls, caches: Caches, rows: int, capacity: int) -> "StaticBatch":
+    def beside(
+        cls, caches: Caches, rows: int, capacity: int, *, bucket: int = BUCKET
+    ) -> "StaticBatch":
         """Buffers for the layers that `caches` are of, which stay as they are.
 
         UnsupportedError where a layer is not one of full attention.
@@ -67,7 +72,7 @@ class StaticBatch:
                     "sequences at once need full attention at every layer"
                 )
             shapes.append(cache.shape)
-        return cls(shapes, rows, capacity)
+        return cls(shapes, rows, capacity, bucket=bucket)
 
     @property
     def caches(self) -> Caches:
@@ -102,7 +107,7 @@ class StaticBatch:
         tokens  [rows] int64 on the device. A row that is full overwrites its last token.
         """
         last = max(self._offsets)
-        live = min(-(-(last + 1) // BUCKET) * BUCKET, self.capacity)
+        live = min(-(-(last + 1) // self._bucket) * self._bucket, self.capacity)
         index = self._starts[:, None]
         writes = [
             Write(

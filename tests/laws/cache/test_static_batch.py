@@ -4,6 +4,9 @@ Rows are cut back and go on otherwise at any step; capacity and bucket are small
 that rows of different lengths lie on both sides of a bucket's end.
 """
 
+import json
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,7 +22,7 @@ from forerun.models.load import load_model
 from forerun.nn.placement import Placement
 
 CPU = torch.device("cpu")
-ROWS, CAPACITY = 3, 20
+ROWS, CAPACITY, BUCKET = 3, 20, 4
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +31,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TargetModel:
 
 
 def _load(folder, family) -> TargetModel:
-    import json
-
     tiny_folder(folder, family)
     config = json.loads((folder / "config.json").read_text())
     files = list(folder.glob("*.safetensors"))
@@ -46,10 +47,22 @@ def _alone(model: TargetModel, tokens: list[int]) -> torch.Tensor:
     return torch.stack(steps)
 
 
+def assert_of(batch: Batch, offsets: Sequence[int]) -> None:
+    """On the device as on the host; no more columns are read than a bucket past the longest row."""
+    assert batch.start_offsets.tolist() == list(batch.starts) == list(offsets)
+    assert batch.writes is not None
+    for write in batch.writes:
+        assert isinstance(write, static.Write)
+        assert write.history.lengths is not None
+        assert write.history.lengths.tolist() == [offset + 1 for offset in offsets]
+        assert max(offsets) < write.history.live <= max(offsets) + BUCKET
+
+
 @settings(max_examples=12)
 @given(st.data())
 def test_each_row_equals_its_sequence_alone(model: TargetModel, data: st.DataObject) -> None:
-    batch = StaticBatch.beside(model.new_caches(CacheOptions(CAPACITY)), ROWS, CAPACITY)
+    caches = model.new_caches(CacheOptions(CAPACITY))
+    batch = StaticBatch.beside(caches, ROWS, CAPACITY, bucket=BUCKET)
     sequences: list[list[int]] = [[] for _ in range(ROWS)]
     hidden: list[list[torch.Tensor]] = [[] for _ in range(ROWS)]
     for _ in range(data.draw(st.integers(1, CAPACITY))):
@@ -58,8 +71,10 @@ def test_each_row_equals_its_sequence_alone(model: TargetModel, data: st.DataObj
             batch.rewind([row], [kept])
             sequences[row], hidden[row] = sequences[row][:kept], hidden[row][:kept]
         tokens = [data.draw(st.integers(0, VOCABULARY - 1)) for _ in range(ROWS)]
+        written = batch.step(torch.tensor(tokens))
+        assert_of(written, batch.offsets)
         with torch.inference_mode():
-            step = model.forward(batch.step(torch.tensor(tokens)), batch.caches)
+            step = model.forward(written, batch.caches)
         batch.advance()
         for row, token in enumerate(tokens):
             sequences[row].append(token)
@@ -75,6 +90,7 @@ def test_a_full_row_overwrites_its_last_token(model: TargetModel) -> None:
         with torch.inference_mode():
             last = model.forward(batch.step(torch.tensor([token])), batch.caches).hidden[0, 0]
         batch.advance()
+    assert list(batch.offsets) == batch.starts.tolist() == [3]
     torch.testing.assert_close(last, _alone(model, [1, 2, 3, 5])[-1], rtol=1e-4, atol=1e-4)
 
 

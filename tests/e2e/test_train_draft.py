@@ -62,6 +62,12 @@ def test_a_head_is_trained_measured_and_written(models: Path, tmp_path: Path) ->
     assert recipe["corpus"]["written_by_target"] > 0
     assert len(recipe["held_out"]["acceptance"]) == len(done.stdout.splitlines()) - 1
 
+    later = _train(models, tmp_path, "--start", "head", "--out", "later")
+    assert later.returncode == 0, later.stderr
+    onwards = json.loads((tmp_path / "later" / "recipe.json").read_text())
+    assert (recipe["started_from"], len(onwards["started_from"])) == (None, 64)
+    assert onwards["recipe"]["learning_rate"] < recipe["recipe"]["learning_rate"]
+
     again = _train(models, tmp_path, "--out", "head")
     assert again.returncode == 1
     assert again.stderr.startswith("Error: ")

@@ -24,17 +24,11 @@ def write_head(folder: Path, target: Target, head: Head, ids: Tensor, recipe: Js
     files = {
         WEIGHTS: save(tensors(head, ids, target.model.facts.vocab_size), {"format": "pt"}),
         CONFIG: _json(config(target, len(ids))),
+        RECIPE: _json(recipe),
     }
     for name, content in files.items():
         with replacing(folder / name) as file:
             file.write(content)
-    write_recipe(folder, recipe)
-
-
-def write_recipe(folder: Path, recipe: JsonObject) -> None:
-    """What the head in `folder` came from."""
-    with replacing(folder / RECIPE) as file:
-        file.write(_json(recipe))
 
 
 def tensors(head: Head, ids: Tensor, vocabulary: int) -> dict[str, Tensor]:

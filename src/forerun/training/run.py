@@ -19,7 +19,7 @@ from forerun.base.paths import replacing
 from forerun.training.acceptance import Acceptance, measure
 from forerun.training.corpus import Corpus, counted, coverage, frequent, read_corpus
 from forerun.training.encoded import EncodedPrompts, read_prompts, write_prompts
-from forerun.training.export import write_head, write_recipe
+from forerun.training.export import write_head
 from forerun.training.generation import Budget, write_corpus
 from forerun.training.loop import Trained, Training
 from forerun.training.recipe import Recipe, Report, Writing
@@ -119,14 +119,23 @@ def train(work: Work, seconds: float) -> Opened:
 
 
 def export(work: Work, opened: Opened, out: Path, origin: JsonObject) -> JsonObject:
-    """Write the head as it is, not measured. Returns what is written as its recipe.
+    """Write the head as it is, not measured. Arguments and result as in `finish`."""
+    made = _made(work, opened, origin)
+    _write_head(work, opened, out, made)
+    return made
 
-    origin  what the caller knows of the target: its name and digest
-    """
+
+def _write_head(work: Work, opened: Opened, out: Path, made: JsonObject) -> None:
+    trained = opened.training.trained
+    write_head(out, work.target, trained.head, trained.ids, made)
+
+
+def _made(work: Work, opened: Opened, origin: JsonObject) -> JsonObject:
+    """All that the head came from."""
     trained, corpus = opened.training.trained, opened.corpus
     counts = counted(corpus, work.target.model.facts.vocab_size)
     covered = int(counts[trained.ids].sum()) / max(int(counts.sum()), 1)
-    made: JsonObject = {
+    return {
         "target": origin,
         "started_from": opened.started_from,
         "recipe": opened.training.recipe.as_json(),
@@ -142,13 +151,14 @@ def export(work: Work, opened: Opened, out: Path, origin: JsonObject) -> JsonObj
         "training": _told(trained),
         "machine": _machine(work.target),
     }
-    write_head(out, work.target, trained.head, trained.ids, made)
-    return made
 
 
 def finish(work: Work, opened: Opened, out: Path, origin: JsonObject) -> JsonObject:
-    """Write the head, measure it, and say in its recipe how well it does; returns the recipe."""
-    made = export(work, opened, out, origin)
+    """Measure the head as it is, and write it. Returns what is written as its recipe.
+
+    origin  what the caller knows of the target: its name and digest
+    """
+    made = _made(work, opened, origin)
     kept, held = opened.corpus.split()
     held = _first(held if len(held.lengths) else kept, _MEASURED)
     work.report("measuring", 0, 1)
@@ -156,7 +166,7 @@ def finish(work: Work, opened: Opened, out: Path, origin: JsonObject) -> JsonObj
     held_out = parts[0].plus(parts[1]).as_json()
     held_out["packaged"], held_out["self_written"] = (part.as_json() for part in parts)
     made["held_out"] = held_out
-    write_recipe(out, made)
+    _write_head(work, opened, out, made)
     return made
 
 

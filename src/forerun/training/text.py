@@ -24,7 +24,11 @@ _FILES = (
     "config.json",
 )
 _MARKER = "USERTURN"  # stands for what a user says
-_SYSTEMS = ("You are a helpful assistant.",)  # turns are written after these, too
+_SYSTEMS = (  # turns are written after these, too
+    "You are a helpful assistant.",
+    "You are an AI assistant for programming. The user asks for Python code.",
+    "You are an AI assistant that helps with writing, roles, reasoning, mathematics and facts.",
+)
 _NOW = datetime(2026, 1, 1)  # what templates that tell the day say: always the same
 
 

@@ -9,7 +9,7 @@ from fixtures.tiny import TURN_END, TURN_START, tiny_store
 from forerun.base.errors import RequestError
 from forerun.store.names import ModelName
 from forerun.training.prompts import COUNT, Prompt, packaged
-from forerun.training.text import encode, encode_packaged, read_texts
+from forerun.training.text import encode, encode_packaged, openings, read_texts
 
 # functions of HumanEval, which is what a head is measured with and must not know
 MEASURED = (
@@ -63,6 +63,17 @@ def test_prompts_go_through_the_chat_template(tmp_path: Path) -> None:
     assert given.early == 0
     assert encode(stored, [Prompt("Hi")], early=1).early == 1
     assert len(encode_packaged(stored, 30)) == 30
+
+
+def test_what_stands_around_a_users_turn_is_the_templates(tmp_path: Path) -> None:
+    stored = tiny_store(tmp_path).get(ModelName.parse("tiny"))
+    found = openings(stored)
+    assert _said(found.starts[0]) == "<user\n"
+    assert _said(found.starts[1]) == "<system\nYou are a helpful assistant.>\n<user\n"
+    assert len({tuple(start) for start in found.starts}) == len(found.starts)
+    assert _said(found.closing) == ">\n<assistant\n"
+    assert _said(found.follow_ups[1]) == ">\n<user\nGive me an example.>\n<assistant\n"
+    assert TURN_END in found.eos
 
 
 def _said(tokens: Iterable[int]) -> str:

@@ -109,7 +109,7 @@ class Training:
             if stopped or self.finished:
                 break
             self._step(self._lessons.cut(chosen))
-            if self._trained.step % 50 == 0:
+            if self._trained.step == 1 or self._trained.step % 50 == 0:
                 self._note()
                 report("training", int(1000 * self._progress()), 1000)
             if now - saved > _SAVE_S:

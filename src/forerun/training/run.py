@@ -105,7 +105,8 @@ def open_training(work: Work) -> Opened:
     if work.start is None:
         ids = _vocabulary(work, corpus)
         return Opened(Training(work.target, kept, ids, work.recipe, state), corpus, None)
-    start = read_start(work.start, work.target)
+    counts = counted(corpus, work.target.model.facts.vocab_size)
+    start = read_start(work.start, work.target).widened(counts, work.recipe.columns, work.target)
     recipe = replace(work.recipe, columns=len(start.ids))
     training = Training(work.target, kept, start.ids, recipe, state, start=start.head)
     return Opened(training, corpus, start.digest)

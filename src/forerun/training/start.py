@@ -10,6 +10,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from forerun.base.errors import LoadError
+from forerun.training.corpus import frequent
 from forerun.training.export import CONFIG, WEIGHTS, config
 from forerun.training.head import Head
 from forerun.training.target import Target
@@ -22,6 +23,27 @@ class Start:
     head: Head
     ids: Tensor  # [columns] int64, ascending
     digest: str  # of its weights
+
+    def widened(self, counts: Tensor, columns: int, target: Target) -> "Start":
+        """With those tokens besides that the target writes most often; itself if it is wide enough.
+
+        counts   [vocabulary] how often it writes each
+        columns  that there are then
+
+        A new column starts as the target's own row, moved by what training has moved the others on
+        average.
+        """
+        if columns <= len(self.ids):
+            return self
+        lacking = counts.index_fill(0, self.ids, -1)
+        ids = torch.cat((self.ids, frequent(lacking, columns - len(self.ids)))).sort().values
+        rows = target.tables.head_rows(ids.to(target.device)).float().cpu()
+        trained, old = self.head.lm_head.weight.detach(), torch.isin(ids, self.ids)
+        rows += (trained - rows[old]).mean(0)
+        rows[old] = trained
+        head = Head(target.shape(columns))
+        head.load_state_dict({**self.head.state_dict(), "lm_head.weight": rows})
+        return Start(head, ids, self.digest)
 
 
 def read_start(folder: Path, target: Target) -> Start:

@@ -112,3 +112,17 @@ def test_what_is_no_head_is_refused(target: Target, folder: Path, tmp_path: Path
     (folder / WEIGHTS).unlink()
     with pytest.raises(LoadError, match="no head to start from"):
         read_start(folder, target)
+
+
+def test_a_wider_vocabulary_keeps_what_was_trained(target: Target, folder: Path) -> None:
+    """Old columns are those of the head it starts from; new ones the most frequent it lacked."""
+    start = read_start(folder, target)
+    counts = torch.zeros(target.model.facts.vocab_size, dtype=torch.int64)
+    lacking = [token for token in range(len(counts)) if token not in IDS.tolist()][:2]
+    counts[lacking] = torch.tensor([5, 9])
+    wide = start.widened(counts, len(IDS) + 1, target)
+    assert wide.ids.tolist() == sorted([*IDS.tolist(), lacking[1]])
+    old = torch.isin(wide.ids, IDS)
+    assert torch.equal(wide.head.lm_head.weight[old], start.head.lm_head.weight)
+    assert torch.isfinite(wide.head.lm_head.weight).all()
+    assert start.widened(counts, len(IDS), target) is start

@@ -1,5 +1,6 @@
 """`forerun train-draft MODEL`: a draft head for a model that has none."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -12,6 +13,15 @@ from forerun.protocol.training import TrainedHead, TrainRequest
 from forerun.scheduler.training import run_training
 from forerun.settings import Settings
 from forerun.store.names import ModelName
+
+_MOST_MINUTES = 60 * 24 * 365  # a year
+
+
+def _no_nan(context: click.Context, option: click.Parameter, minutes: float) -> float:
+    """Refuses what click takes to lie in every range."""
+    if math.isnan(minutes):
+        raise click.BadParameter("nan is no number of minutes.", context, option)
+    return minutes
 
 
 @click.command("train-draft")
@@ -34,7 +44,8 @@ from forerun.store.names import ModelName
     "minutes",
     default=20.0,
     show_default=True,
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, _MOST_MINUTES, min_open=True),
+    callback=_no_nan,
     help="Time for all of it.",
 )
 @click.option(

@@ -41,11 +41,8 @@ def train_head(request: TrainRequest, settings: Settings, report: Report) -> Tra
     """Go on with the head in `request.out`, or begin it. RequestError where it is done already."""
     stored = Store(settings.models).get(ModelName.parse(request.name))
     out = Path(request.out)
-    if (out / WEIGHTS).exists():
-        raise RequestError(f"{out} holds a head already; give another --out, or remove it")
     device = _device(request.device or settings.device)
-    folder = out / UNFINISHED
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _unfinished(out)
     count, writing, recipe = _ON_CUDA if device.type == "cuda" else _ON_CPU
     prompts = _prompts(stored, request, folder, count)
     report("loading", 0, 1)
@@ -66,6 +63,20 @@ def train_head(request: TrainRequest, settings: Settings, report: Report) -> Tra
     made = finish(work, opened, out, origin)
     shutil.rmtree(folder)
     return _told(out, made)
+
+
+def _unfinished(out: Path) -> Path:
+    """The folder of the work in that of the head, made where it is not there."""
+    folder = out / UNFINISHED
+    try:
+        if (out / WEIGHTS).exists():
+            raise RequestError(f"{out} holds a head already; give another --out, or remove it")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RequestError(
+            f"{out} cannot be made a folder ({error.strerror}); give another --out"
+        ) from None
+    return folder
 
 
 def _by_time(report: Report, times: Mapping[str, float]) -> Report:

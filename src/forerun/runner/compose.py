@@ -181,7 +181,8 @@ def _head(stored: StoredModel, model: TargetModel, kernels: KernelChoice) -> Dra
     facts = model.facts
     placement = Placement(facts.dtype, facts.device, kernels)
     config, files = stored.json(draft.config), _draft_files(stored)
-    return load_eagle3(config, files, model, placement, taps=layers)
+    prefix = draft.tensor_prefix
+    return load_eagle3(config, files, model, placement, taps=layers, prefix=prefix)
 
 
 def _draft_layers(stored: StoredModel) -> tuple[int, ...] | None:
@@ -313,7 +314,13 @@ def _dtype(config: Mapping[str, object], device: torch.device) -> torch.dtype:
 
 
 def _files(stored: StoredModel) -> list[Path]:
-    return [stored.file(layer) for layer in stored.tensors]
+    """The target's own."""
+    draft = stored.draft
+    return [
+        stored.file(layer)
+        for layer in stored.tensors
+        if draft is None or not layer.name.startswith(draft.tensor_prefix)
+    ]
 
 
 def _draft_files(stored: StoredModel) -> list[Path]:

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 
 from fixtures.eagle3 import TinyHead
 from fixtures.tiny import tiny_folder
@@ -22,24 +22,34 @@ from forerun.runner.request import LoadRequest
 from forerun.sampling.options import SamplingOptions
 from forerun.speculation.drafters.chain import ChainDrafter
 from forerun.speculation.drafters.draft_model import DraftModelDrafter
+from forerun.store.manifest import TENSOR
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 
 PROMPT = tuple(range(97, 117))
+NAME = ModelName.parse("tiny")
 PLAIN = SamplingOptions(temperature=0.0, draft="off")
 
 
 def engine(folder, modelfile=""):
+    return opened(created(folder, modelfile))
+
+
+def created(folder, modelfile):
     text = f"FROM {tiny_folder(folder / 'checkpoint', 'llama')}\nPARAMETER num_ctx 400\n"
     store = Store(folder / "store")
     with open(os.devnull, "wb") as unheard:
         request = CreateRequest(name="tiny", modelfile=text + modelfile, folder=str(folder))
         create(request, store, Reporter(unheard.fileno()))
-    stored = store.get(ModelName.parse("tiny"))
+    return store
+
+
+def opened(store):
+    stored = store.get(NAME)
     threads = torch.get_num_threads()
     try:
         with torch.inference_mode():
-            return load_engine(stored, LoadRequest("tiny", folder / "store"), lambda *_: None)
+            return load_engine(stored, LoadRequest("tiny", store.folders.root), lambda *_: None)
     finally:
         torch.set_num_threads(threads)
 
@@ -137,6 +147,29 @@ def test_what_is_wrong_with_a_draft_is_told_as_the_draft_s(tmp_path):
     save_file(tensors, path)
     with pytest.raises(LoadError, match="the draft of tiny:latest: norm is missing"):
         engine(tmp_path, line)
+
+
+@pytest.mark.parametrize("draft", [draft_model, draft_head])
+def test_a_manifest_says_what_the_names_of_a_draft_s_tensors_begin_with(tmp_path, draft, caplog):
+    """CFG-1, CFG-2: none of them is taken for one of the target's, or missed."""
+    store = created(tmp_path, draft(tmp_path))
+    stored = store.get(NAME)
+    stated = dataclasses.replace(stored.draft, tensor_prefix="ahead.")
+    with store.importing() as writer:
+        writer.keep(stored.manifest.blobs)
+        layers = [renamed(stored, layer, writer) for layer in stored.manifest.layers]
+        writer.publish(NAME, dataclasses.replace(stored.config, draft=stated), layers)
+    assert opened(store).drafters.primary is not None
+    assert "are not used" not in caplog.text
+
+
+def renamed(stored, layer, writer):
+    """A tensor of the draft with another beginning."""
+    if not layer.name.startswith("draft."):
+        return layer
+    tensors = load(stored.read(layer))
+    changed = {name.replace("draft.", "ahead.", 1): tensor for name, tensor in tensors.items()}
+    return writer.add_layer(TENSOR, save(changed), layer.name.replace("draft.", "ahead.", 1))
 
 
 def test_a_model_that_wants_a_draft_that_it_has_not_is_refused(tmp_path):

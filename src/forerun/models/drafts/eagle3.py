@@ -23,7 +23,6 @@ from forerun.models.drafts.eagle3_model import (
 )
 from forerun.models.drafts.quantising import quantised_layer, quantised_linear
 from forerun.models.drafts.vocabulary import column_ids
-from forerun.models.load import DRAFT
 from forerun.models.tensor_files import Stored, open_tensors
 from forerun.models.weights import LISTED, Weights
 from forerun.nn.dense_layer import FusedLayers, LayerForm, LayerNorms, LayerWeights, fused_layers
@@ -45,10 +44,12 @@ def load_eagle3(
     placement: Placement,
     *,
     taps: Sequence[int] | None = None,
+    prefix: str = "",
 ) -> Eagle3Draft:
     """Build the head that config.json describes, and have the target hand out what it takes.
 
-    taps  streams that it reads whatever its config says, as `TappedModel.tap` counts
+    taps    streams that it reads whatever its config says, as `TappedModel.tap` counts
+    prefix  what the names of its tensors begin with, and those of other models' do not
 
     Raises LoadError naming the field, tensor or number at fault, and both sides of a disagreement.
     """
@@ -58,7 +59,7 @@ def load_eagle3(
     if not isinstance(target, TappedModel):
         raise LoadError("a draft head needs a model that hands out its residual streams")
     resolved = resolve_taps(head.taps if taps is None else taps, facts.layers)
-    stored = _tensors(files)
+    stored = _tensors(files, prefix)
     ids = _column_ids(stored, head, facts)
     builder = _Builder(head, Weights(stored, config, placement), target, ids, len(resolved))
     draft = Eagle3Draft(builder.parts(), resolved)
@@ -85,16 +86,14 @@ def _check_target(head: Eagle3Config, facts: ModelFacts) -> None:
             )
 
 
-def _tensors(files: Iterable[Path]) -> dict[str, Stored]:
+def _tensors(files: Iterable[Path], prefix: str) -> dict[str, Stored]:
     """Those of the head, by the names in its layout, which may share files with the target's."""
-    stored = open_tensors(files)
-    if any(name.startswith(DRAFT) for name in stored):
-        stored = {
-            name.removeprefix(DRAFT): entry
-            for name, entry in stored.items()
-            if name.startswith(DRAFT)
-        }
-    kept = {name: entry for name, entry in stored.items() if not name.startswith(IGNORED)}
+    own = {
+        name.removeprefix(prefix): entry
+        for name, entry in open_tensors(files).items()
+        if name.startswith(prefix)
+    }
+    kept = {name: entry for name, entry in own.items() if not name.startswith(IGNORED)}
     biases = sorted(name for name in kept if name.endswith(".bias"))
     if biases:
         raise LoadError(f"the draft head has biases, {_listed(biases)}; EAGLE-3 heads have none")

@@ -190,6 +190,19 @@ def test_tensors_that_do_not_make_up_a_head_are_refused(tmp_path, target, change
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -1e6])
+@pytest.mark.parametrize("name", ["norm.weight", "layers.0.mlp.down_proj.weight", "fc.weight"])
+def test_numbers_that_cannot_be_computed_with_are_refused_by_their_tensor(
+    tmp_path, target, name, value
+):
+    """EGL-6: a head that draws from them drafts tokens that are none."""
+    tensor = SPECULATORS.tensors()[name].clone()
+    tensor[..., -1] = value
+    with refused(f"tensor {name} of the draft head holds numbers from ") as caught:
+        SPECULATORS.load(tmp_path, target, placement(), **{name.replace(".", "__"): tensor})
+    assert "\n" not in str(caught.value)
+
+
 def test_what_trainers_keep_of_the_target_is_ignored(tmp_path, target):
     """EGL-6."""
     kept = {"verifier_lm_head__weight": torch.zeros(3), "verifier_norm__weight": torch.zeros(3)}

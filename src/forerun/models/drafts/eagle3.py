@@ -97,7 +97,23 @@ def _tensors(files: Iterable[Path], prefix: str) -> dict[str, Stored]:
     biases = sorted(name for name in kept if name.endswith(".bias"))
     if biases:
         raise LoadError(f"the draft head has biases, {_listed(biases)}; EAGLE-3 heads have none")
+    for name, entry in kept.items():
+        _check_numbers(name, entry.read())
     return kept
+
+
+def _check_numbers(name: str, tensor: Tensor) -> None:
+    """Weights fit the format that scales of quantised ones have, and a GPU may compute in."""
+    if not tensor.is_floating_point() or tensor.element_size() < 2 or not tensor.numel():
+        return
+    ends = torch.stack(tensor.aminmax())
+    fitting = ends.half() if name.endswith(".weight") else ends
+    if not fitting.isfinite().all():
+        low, high = ends.tolist()
+        raise LoadError(
+            f"tensor {name} of the draft head holds numbers from {low:.3g} to {high:.3g}, "
+            "which cannot be computed with; train or export the head again"
+        )
 
 
 def _column_ids(stored: dict[str, Stored], head: Eagle3Config, facts: ModelFacts) -> Tensor | None:

@@ -259,8 +259,9 @@ class PrefixLaws(RuleBasedStateMachine):
             cut = prompt.cut_at(shared)
             assert cached >= (shared if cut is None else cut.start)
             assert cached == limit or not self.whole
-        if self.live == keys[: len(self.live)] and len(self.live) <= limit:
-            assert cached >= len(self.live), "what the layers hold is never evaluated again"
+        held = len(self.live)
+        if self.live == keys[:held] and held <= limit and prompt.cut_at(held) is None:
+            assert cached >= held, "what the layers hold is never evaluated again"
 
     def planned(self, prompt: Prompt, cached: int, branch: int) -> tuple[PendingCapture, ...]:
         """02 SCH-1 to 02 SCH-4, BEG-5, written out once more."""
@@ -354,6 +355,18 @@ def run(layout: str, examples: int, steps: int = 20) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_prefix_cache_is_its_list_of_sequences(layout: str) -> None:
     run(layout, 15 if layout in STATEFUL else 5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_live_tokens_that_end_inside_a_whole_item_are_evaluated_again(layout: str) -> None:
+    """02 BEG-3: as found by the machine, where layers cannot go on to the item's end."""
+    laws = PrefixLaws()
+    laws.layout = layout
+    laws.load(look_ahead=0, interval=3, before_end=1, budget=PLENTY)
+    shown = Prompt().showing((fold(b"red", ()), 3, False))
+    for prompt, reply in ((shown, ()), (shown, (0, 0, 0)), (shown, ()), (shown.then([0]), ())):
+        laws.answer(prompt, reply, 1, Ending())
+    laws.teardown()
 
 
 @pytest.mark.slow

@@ -107,6 +107,7 @@ class WrongDrafter:
     caches = ()
     look_ahead = 0
     draft_limit = 0
+    grades = 1
     needs_rows = False
     token = 3  # of SmolLM2: marks a repository in training data, and is in no answer
 
@@ -119,6 +120,11 @@ class WrongDrafter:
 
     def settle(self, next_token: int) -> None:
         """Nothing waits."""
+
+    def grade(self, current: int) -> int:
+        """It always has something to say."""
+        del current
+        return 0
 
     def propose(self, current: int, most: int) -> "Proposal":
         import torch

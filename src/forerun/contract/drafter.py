@@ -71,6 +71,12 @@ class DraftSession(Protocol):
         """Finish the open pair with the token that follows, then write all buffered rows."""
         ...
 
+    def grade(self, current: int) -> int | None:
+        """How sure a proposal behind `current` would be: below its drafter's `grades`, the surest
+        last; None: it has nothing to propose. Asked at every token, so it costs next to nothing.
+        """
+        ...
+
     def propose(self, current: int, most: int) -> Proposal | None:
         """Up to `most` tokens to follow `current`; None: decode this round plainly."""
         ...
@@ -101,6 +107,11 @@ class Drafter(Protocol):
     @property
     def draft_limit(self) -> int:
         """Most tokens it can propose at once; 0: no limit of its own."""
+        ...
+
+    @property
+    def grades(self) -> int:
+        """Kinds of proposals, at least 1, each with a depth of its own."""
         ...
 
     @property

@@ -24,7 +24,7 @@ DoneReason = Literal["stop", "length", "load"]
 class Drafting:
     """What the drafter of one request did (spec 03 STA). Rounds of depth 0 drafted nothing."""
 
-    drafter: str  # `model` or `lookup`
+    drafter: str  # `model`, `lookup` or `model+lookup`
     rounds: int  # all of them, those of depth 0 too
     drafted: int
     accepted: int

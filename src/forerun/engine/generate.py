@@ -1,7 +1,7 @@
 """One request's story, from its tokens to exactly one `finish` or `fail` (spec 05 REQ)."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from forerun.engine.prefill import prefill
 from forerun.sampling.sampler import Sampler
 from forerun.speculation.decoder import Speculation, SpeculativeDecoder
 from forerun.speculation.round import Rounds
+from forerun.speculation.sources import Source, Sources
 
 SLOT = 0  # requests run one at a time (THR-1)
 
@@ -56,18 +57,18 @@ def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
     if job.cancelled.is_set():
         raise CancelledError("cancelled while it was queued")
     started = time.monotonic()
-    drafter = loaded.drafters.chosen(job.sampling.draft)
+    drafters = loaded.drafters.chosen(job.sampling.draft)
     with (
         _peak_logged(loaded.model.facts.device),
         _slot(loaded.sampler),
         loaded.prefix.begin(job.tokens) as session,
-        _closing(_followed(loaded, drafter, job)) as follower,
+        _closing(_followed(loaded, drafters, job)) as follower,
     ):
         job.sink.started(len(job.tokens), session.cached)
         prefill(loaded, session, job, follower)
         prefilled = time.monotonic()
         loaded.sampler.add(SLOT, job.sampling, job.tokens)
-        with _closing(_decoder(loaded, drafter, job, follower)) as decoder:
+        with _closing(_decoder(loaded, drafters, job, follower)) as decoder:
             ending = decode(decoder, job, session.outputs)
     return ending.reason, Figures(
         prompt_tokens=len(job.tokens),
@@ -81,30 +82,32 @@ def _answer(loaded: LoadedModel, job: Job) -> tuple[DoneReason, Figures]:
     )
 
 
-def _followed(loaded: LoadedModel, drafter: Drafter | None, job: Job) -> Follower:
-    """Told of the request: the drafter that it uses, and the one that owns caches (GEN-3)."""
-    owner = loaded.drafters.owner
-    told = [each for each in loaded.drafters.all if each in (drafter, owner)]
+def _followed(loaded: LoadedModel, drafters: Sequence[Drafter], job: Job) -> Follower:
+    """Told of the request: the drafters that it uses, and the one that owns caches (GEN-3)."""
+    told = [each for each in loaded.drafters.all if each in (*drafters, loaded.drafters.owner)]
     return Follower.open(told, DraftRequest(job.tokens, SLOT))
 
 
 def _decoder(
-    loaded: LoadedModel, drafter: Drafter | None, job: Job, follower: Follower
+    loaded: LoadedModel, drafters: Sequence[Drafter], job: Job, follower: Follower
 ) -> PlainDecoder | SpeculativeDecoder:
     """Without a drafter a session stays parked for its whole life, which is plain decoding."""
     plain = PlainDecoder(loaded, SLOT, job.tokens, follower)
-    if drafter is None:
+    if not drafters:
         return plain
-    model, sampler = loaded.model, loaded.sampler
+    model, sampler, bound = loaded.model, loaded.sampler, loaded.drafters
+    sources = [
+        Source(drafter.name, follower.session(drafter), bound.controllers[drafter.name])
+        for drafter in drafters
+    ]
     return SpeculativeDecoder(
         Speculation(
             plain=plain,
             rounds=Rounds(model, loaded.caches, sampler, slot=SLOT, eos=job.eos),
-            session=follower.session(drafter),
+            sources=Sources(sources, bound.contests),
             listeners=follower,
-            drafter=drafter.name,
-            controller=loaded.drafters.controllers[drafter.name],
             clock=lambda: time.perf_counter() - job.sink.waited_s,
+            part_costs=bound.part_costs,
             timed_parts=model.facts.device.type == "cpu",
         )
     )

@@ -38,7 +38,7 @@ class PlainDecoder:
         self._ranked = loaded.model if isinstance(loaded.model, RankedLogits) else None
         self._current: Tensor | Sequence[int] = prompt[-1:]  # drawn tokens stay on the device
         self.position = len(prompt) - 1  # where the current token will be written
-        self._in_flight: _Drawn | None = None  # drawn and not handed out
+        self._ahead: _Drawn | None = None  # drawn and not handed out
         self._refused: NoAllowedTokenError | None = None  # what the next call has to raise
 
     def next(self, remaining: int) -> Run:
@@ -49,10 +49,10 @@ class PlainDecoder:
         """
         if self._refused is not None:
             raise self._refused
-        drawn, self._in_flight = self._in_flight or self._step(), None
+        drawn, self._ahead = self._ahead or self._step(), None
         if self._loaded.look_ahead and remaining > 1:
             try:
-                self._in_flight = self._step()
+                self._ahead = self._step()
             except NoAllowedTokenError as error:
                 self._refused = error
         return self._read(drawn)
@@ -63,6 +63,11 @@ class PlainDecoder:
         assert self._known is not None, "the current token has been forwarded"
         return self._known
 
+    @property
+    def in_flight(self) -> bool:
+        """A token is drawn that has not been handed out, or the lack of one was found."""
+        return self._ahead is not None or self._refused is not None
+
     def hand_over(self) -> Run | None:
         """The token in flight, which is current from now on; None: the last one handed out is.
 
@@ -70,7 +75,7 @@ class PlainDecoder:
         """
         if self._refused is not None:
             raise self._refused
-        drawn, self._in_flight = self._in_flight, None
+        drawn, self._ahead = self._ahead, None
         return None if drawn is None else self._read(drawn)
 
     def move(self, current: int | None, position: int) -> None:
@@ -85,7 +90,7 @@ class PlainDecoder:
             self._current = (current,)
 
     def drain(self) -> tuple[int, ...]:
-        drawn, self._in_flight = self._in_flight, None
+        drawn, self._ahead = self._ahead, None
         return () if drawn is None else self._read(drawn).tokens
 
     def close(self) -> None:

@@ -1,13 +1,16 @@
 """The drafters that are bound to a loaded model, and which of them a request uses (DRF-8)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from forerun.base.errors import RequestError
 from forerun.contract.drafter import Drafter
 from forerun.contract.model import Caches
+from forerun.speculation.contest import Contest
+from forerun.speculation.costs import Costs
 from forerun.speculation.depth import DepthController
+from forerun.speculation.round_clock import PartCosts
 
 AUTO, OFF = "auto", "off"  # what a request may always say
 MODEL = "model"  # the name of a primary drafter, of whatever kind
@@ -19,7 +22,10 @@ class BoundDrafters:
 
     primary: Drafter | None = None  # the model's own draft
     lookup: Drafter | None = None
-    controllers: Mapping[str, DepthController] = field(default_factory=dict)  # by drafter's name
+    # of each drafter by its name, by grade of what it proposes
+    controllers: Mapping[str, Sequence[DepthController]] = field(default_factory=dict)
+    contests: Sequence[Contest] = ()  # primary against lookup, by grade of the latter
+    part_costs: PartCosts = field(default_factory=PartCosts)
     weight_bytes: int = 0  # storage of the primary's own parameters
 
     @classmethod
@@ -30,15 +36,14 @@ class BoundDrafters:
         *,
         weight_bytes: int = 0,
     ) -> "BoundDrafters":
-        """With a depth controller for each, which lives as long as they do (DEP-7, DEP-11)."""
+        """With depth controllers for each, which live as long as they do (DEP-7, DEP-11)."""
         bound = [drafter for drafter in (primary, lookup) if drafter is not None]
         owners = [drafter.name for drafter in bound if drafter.caches]
         assert len(owners) < 2, f"{owners} own caches; one drafter at most may"
-        controllers = {
-            drafter.name: DepthController(drafter_limit=drafter.draft_limit) for drafter in bound
-        }
+        controllers = {drafter.name: _controllers(drafter) for drafter in bound}
         assert len(controllers) == len(bound), f"two drafters are called {bound[0].name}"
-        return cls(primary, lookup, controllers, weight_bytes)
+        contests = [Contest() for _ in range(lookup.grades)] if primary and lookup else ()
+        return cls(primary, lookup, controllers, contests, weight_bytes=weight_bytes)
 
     @property
     def all(self) -> tuple[Drafter, ...]:
@@ -48,15 +53,15 @@ class BoundDrafters:
         """What a request may ask for."""
         return (AUTO, *self.controllers, OFF)
 
-    def chosen(self, wanted: str) -> Drafter | None:
-        """The drafter that a request uses, None where it uses none. RequestError: not bound."""
+    def chosen(self, wanted: str) -> tuple[Drafter, ...]:
+        """The drafters that a request uses. RequestError: not bound."""
         if wanted == OFF:
-            return None
+            return ()
         if wanted == AUTO:
-            return self.primary or self.lookup
+            return self.all
         for drafter in self.all:
             if drafter.name == wanted:
-                return drafter
+                return (drafter,)
         raise RequestError(f"draft is {wanted!r}; this model offers {', '.join(self.choices())}")
 
     @property
@@ -75,3 +80,12 @@ class BoundDrafters:
         """1 where they hold pairs (02 KEY-4)."""
         owner = self.owner
         return 1 if owner is not None and owner.look_ahead else 0
+
+
+def _controllers(drafter: Drafter) -> Sequence[DepthController]:
+    """One for each grade. What a round costs does not depend on it."""
+    costs = Costs()
+    return [
+        DepthController(drafter_limit=drafter.draft_limit, costs=costs)
+        for _ in range(drafter.grades)
+    ]

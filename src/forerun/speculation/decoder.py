@@ -6,13 +6,13 @@ from typing import Protocol
 
 from forerun.base.logs import logger
 from forerun.contract.decoder import Decoder, Run
-from forerun.contract.drafter import DraftSession, Proposal
+from forerun.contract.drafter import Proposal
 from forerun.contract.model import Forward
 from forerun.contract.sink import Drafting
 from forerun.sampling.distribution import Distribution
-from forerun.speculation.depth import DepthController
 from forerun.speculation.round import Rounds
-from forerun.speculation.round_clock import RoundClock
+from forerun.speculation.round_clock import PartCosts, RoundClock
+from forerun.speculation.sources import Choice, Sources
 from forerun.speculation.statistics import Statistics
 
 log = logger(__name__)
@@ -29,6 +29,11 @@ class PlainDecoding(Decoder, Protocol):
     @property
     def position(self) -> int:
         """Where the next forward writes."""
+        ...
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether `hand_over` has something to hand over, or to raise."""
         ...
 
     def hand_over(self) -> Run | None:
@@ -57,11 +62,10 @@ class Speculation:
 
     plain: PlainDecoding
     rounds: Rounds
-    session: DraftSession  # of the drafter that proposes
-    listeners: Listeners  # that session, and those of other drafters
-    drafter: str  # its name
-    controller: DepthController
+    sources: Sources  # of drafts
+    listeners: Listeners  # the sessions of these, and those of other drafters
     clock: Callable[[], float]  # seconds, standing still while a reader is waited for (DEP-3)
+    part_costs: PartCosts
     timed_parts: bool  # nothing is asynchronous, so that parts of a round can be timed (DEP-12)
 
 
@@ -75,26 +79,31 @@ class SpeculativeDecoder:
 
     def __init__(self, parts: Speculation) -> None:
         self._parts = parts
-        self._round_clock = RoundClock()
+        self._round_clock = RoundClock(parts.part_costs)
         self._statistics = Statistics()
 
     def next(self, remaining: int) -> Run:
         """A round. Raises NoAllowedTokenError as plain decoding does."""
         parts = self._parts
         at = parts.clock()
-        depth = min(parts.controller.scheduled, remaining - 1)  # the last is not drafted (RND-1)
-        if depth > 0:
-            handed_over = parts.plain.hand_over()
-            if handed_over is not None:
-                self._statistics.round(0, 0, 0)
-                self._round_clock.resumed()
-                return handed_over
-            proposal = self._proposed(depth)
-            if proposal is not None:
-                return self._drafted(at, proposal)
-        self._started(at, 0)
-        run = parts.plain.next(remaining)
-        self._ended(0, 0, 0)
+        most = remaining - 1  # the last is not drafted (RND-1)
+        if most < 1 or (parts.plain.in_flight and not parts.sources.wanted):
+            run = self._plain(at, remaining)
+            parts.sources.unasked()
+            return run
+        handed_over = parts.plain.hand_over()
+        if handed_over is not None:
+            self._statistics.round(0, 0, 0)
+            self._round_clock.resumed()
+            return handed_over
+        choice = parts.sources.choose(parts.plain.current)
+        proposal = None if choice is None else self._proposed(choice, most)
+        if choice is not None and proposal is not None:
+            run = self._drafted(at, choice, proposal)
+        else:
+            run = self._plain(at, remaining)
+        if choice is not None:
+            choice.depth.next()
         return run
 
     def drain(self) -> tuple[int, ...]:
@@ -103,20 +112,31 @@ class SpeculativeDecoder:
     def close(self) -> None:
         self._parts.plain.close()  # RND-15
         log.info("%s", self._statistics.line())
-        log.debug("%s", self._parts.controller.report().line())
+        for source in self._parts.sources:
+            for grade, depth in enumerate(source.depths):
+                log.debug("%s of grade %d: %s", source.name, grade, depth.report().line())
 
     def drafting(self) -> Drafting:
         """What was drafted so far."""
-        return self._statistics.drafting(self._parts.drafter)
+        return self._statistics.drafting([source.name for source in self._parts.sources])
 
-    def _proposed(self, depth: int) -> Proposal | None:
-        proposal = self._parts.session.propose(self._parts.plain.current, depth)
+    def _plain(self, at: float, remaining: int) -> Run:
+        self._started(at, 0, None)
+        run = self._parts.plain.next(remaining)
+        self._statistics.round(0, 0, 0)
+        return run
+
+    def _proposed(self, choice: Choice, most: int) -> Proposal | None:
+        depth = min(choice.depth.scheduled, most)
+        if not depth:
+            return None
+        proposal = choice.source.session.propose(self._parts.plain.current, depth)
         return None if proposal is None else cut(proposal, depth)
 
-    def _drafted(self, at: float, proposal: Proposal) -> Run:
-        parts, depth = self._parts, proposal.tokens.shape[0]
+    def _drafted(self, at: float, choice: Choice, proposal: Proposal) -> Run:
+        parts, depth, source = self._parts, proposal.tokens.shape[0], choice.source.name
         current, before = parts.plain.current, parts.plain.position
-        self._started(at, depth)
+        self._started(at, depth, source)
         proposed = parts.clock() if parts.timed_parts else at
         verified = parts.rounds.run(current, before, proposal)
         if parts.timed_parts:
@@ -126,20 +146,16 @@ class SpeculativeDecoder:
         written = (current, *outcome.tokens[: outcome.kept])
         parts.plain.move(outcome.current, before + len(written))
         parts.listeners.committed(written, verified.forward, before)  # before any of it is shown
-        parts.controller.outcome(outcome.accepted, outcome.observed)
-        self._ended(depth, outcome.accepted, outcome.observed)
+        choice.depth.outcome(outcome.accepted, outcome.observed)
+        self._statistics.round(depth, outcome.accepted, outcome.observed, source)
         if not outcome.tokens:
             return parts.plain.next(1)  # raises: no token is allowed, and the text is not complete
         return Run(outcome.tokens, verified.logprobs, depth, outcome.accepted)
 
-    def _started(self, at: float, depth: int) -> None:
-        sample = self._round_clock.started(at, depth)
+    def _started(self, at: float, depth: int, source: str | None) -> None:
+        sample = self._round_clock.started(at, depth, source)
         if sample is not None:
-            self._parts.controller.cost(*sample)
-
-    def _ended(self, depth: int, accepted: int, observed: int) -> None:
-        self._statistics.round(depth, accepted, observed)
-        self._parts.controller.next()
+            self._parts.sources.cost(*sample)
 
 
 def cut(proposal: Proposal, most: int) -> Proposal | None:

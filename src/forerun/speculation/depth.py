@@ -33,25 +33,34 @@ class DepthReport:
 class DepthController:
     """Looks for the depth of most committed tokens a millisecond, and keeps looking now and then.
 
-    Belongs to one drafter of a loaded model and outlives requests (DEP-7, DEP-11). A deeper round
-    is probed at intervals that double while the selection stays what it is.
+    Belongs to one grade of a loaded model's drafter and outlives requests (DEP-7, DEP-11). A deeper
+    round is probed at intervals that double while the selection stays what it is.
     """
 
-    def __init__(self, *, drafter_limit: int = 0) -> None:
-        """`drafter_limit`: most tokens that the drafter proposes at once; 0: it has no limit."""
+    def __init__(self, *, drafter_limit: int = 0, costs: Costs | None = None) -> None:
+        """
+        drafter_limit  most tokens that the drafter proposes at once; 0: it has no limit
+        costs          shared with the drafter's other grades; None: its own
+        """
         self._drafter_limit = drafter_limit
-        self._costs = Costs()
+        self._costs = Costs() if costs is None else costs
         self._acceptance = Acceptance()
         self._scheduled = 0
         self._selected = 0
         self._interval = _FIRST_INTERVAL
         self._waited = 0  # rounds since the last probe or change
         self._probing = False
+        self._speed: float | None = None
 
     @property
     def scheduled(self) -> int:
         """The depth of the next round."""
         return self._scheduled
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens a second at the depth that was chosen last; None: nothing is known of drafting."""
+        return self._speed
 
     def cost(self, depth: int, milliseconds: float) -> None:
         """What a round of `depth` took. A depth or time that cannot be is ignored."""
@@ -95,7 +104,11 @@ class DepthController:
 
     def _best(self) -> int:
         speeds = self._speeds()
-        return speeds.index(max(speeds)) if speeds else 0  # of equal ones the smallest depth
+        if not speeds:
+            return 0
+        best = max(speeds)
+        self._speed = best if self._acceptance.trusted else None
+        return speeds.index(best)  # of equal ones the smallest depth
 
     def _speeds(self) -> tuple[float, ...]:
         """Expected tokens a second by depth; empty while fewer than two depths are measured."""

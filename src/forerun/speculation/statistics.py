@@ -1,7 +1,7 @@
 """What drafting did for one request (STA)."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from forerun.contract.sink import Drafting
@@ -16,11 +16,14 @@ class Statistics:
         self._depths = array("B")
         self._accepted = 0
         self._by_position: list[tuple[int, int]] = []  # (accepted, observed)
+        self._drafters: set[str] = set()  # that proposed something
 
-    def round(self, depth: int, accepted: int, observed: int) -> None:
+    def round(self, depth: int, accepted: int, observed: int, drafter: str | None = None) -> None:
         """A round of `depth` drafts; its first `observed` are judged, `accepted` of them taken."""
         assert 0 <= accepted <= observed <= depth, (accepted, observed, depth)
         self._depths.append(depth)
+        if drafter is not None:
+            self._drafters.add(drafter)
         self._accepted += accepted
         for index in range(min(observed, accepted + 1)):
             if index == len(self._by_position):
@@ -28,9 +31,11 @@ class Statistics:
             taken, seen = self._by_position[index]
             self._by_position[index] = (taken + (index < accepted), seen + 1)
 
-    def drafting(self, drafter: str) -> Drafting:
+    def drafting(self, drafters: Sequence[str]) -> Drafting:
+        """`drafters`: those that could propose, of which those that did are named, else all."""
+        used = [name for name in drafters if name in self._drafters] or drafters
         return Drafting(
-            drafter=drafter,
+            drafter="+".join(used),
             rounds=len(self._depths),
             drafted=sum(self._depths),
             accepted=self._accepted,

@@ -38,6 +38,7 @@ class SuffixIndex:
         self._states = [_ROOT] * shortest  # the state of each end
         self._entered = 0  # ends up to this one are entered
         self._found = 0  # the answer for the sequence as it is; 0: not asked
+        self._agreeing = 0  # tokens of the suffix that it is the answer for
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Take in what comes next in the sequence."""
@@ -58,8 +59,13 @@ class SuffixIndex:
             if link == _ROOT:
                 return None
             self._enter(len(self.tokens) - 1)
-            self._found = self._latest[link]
+            self._found, self._agreeing = self._latest[link], self._lengths[link]
         return self._found
+
+    @property
+    def agreeing(self) -> int:
+        """Tokens of the longest suffix that occurred earlier; 0: none did."""
+        return 0 if self.earlier() is None else self._agreeing
 
     def continuation(self, most: int) -> list[int]:
         """The `most` tokens, one at least, that follow if the sequence goes on as it did there.
@@ -78,6 +84,7 @@ class SuffixIndex:
         tokens, found = self.tokens, self._found
         if found:
             self._found = found + 1 if tokens[found] == token else 0
+            self._agreeing += 1  # a longer one would have been longer by a token before
         tokens.append(token)
         if len(tokens) < self._shortest:
             return

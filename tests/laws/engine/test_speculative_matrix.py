@@ -171,7 +171,8 @@ def test_whatever_was_drafted_before_an_answer_is_a_cold_one(
     kinds, look_ahead, chunk, replayed, requests
 ):
     """T7, T15, GEN-3, RND-10, RND-11, RND-15, RND-18, 02 KEY-7: requests that draft with either
-    drafter, or none, end by budget, stop token or stop string, or are cancelled at any call."""
+    drafter, both in turn, or none, end by budget, stop token or stop string, or are cancelled at
+    any call."""
     model = hybrid_model(kinds)
     served = Replayed(kinds, seed=0) if replayed else model
     loaded = loaded_hybrid(served, look_ahead=look_ahead, chunk=chunk)

@@ -25,13 +25,13 @@ def sequence(steps: list[tuple[int, ...]]) -> list[int]:
     return tokens
 
 
-def latest_end(tokens: list[int], shortest: int) -> int | None:
-    """By brute force: the longest suffix first, of each its ends from the latest down."""
+def latest_end(tokens: list[int], shortest: int) -> tuple[int | None, int]:
+    """And its length. By brute force: the longest suffix first, its ends from the latest down."""
     for length in range(len(tokens) - 1, shortest - 1, -1):
         for end in range(len(tokens) - 1, length - 1, -1):
             if tokens[end - length : end] == tokens[len(tokens) - length :]:
-                return end
-    return None
+                return end, length
+    return None, 0
 
 
 def index_of(tokens: list[int], shortest: int) -> SuffixIndex:
@@ -51,7 +51,7 @@ def test_it_finds_the_latest_end_of_the_longest_suffix_whenever_it_is_asked(
     for length, token in enumerate(tokens, 1):
         index.extend((token,))
         if length in asked:
-            assert index.earlier() == latest_end(tokens[:length], shortest)
+            assert (index.earlier(), index.agreeing) == latest_end(tokens[:length], shortest)
 
 
 @settings(max_examples=100)
@@ -95,4 +95,4 @@ def test_a_suffix_that_is_divided_twice(digits: str, shortest: int) -> None:
     index = SuffixIndex(shortest)
     for length, token in enumerate(tokens, 1):
         index.extend((token,))
-        assert index.earlier() == latest_end(tokens[:length], shortest)
+        assert (index.earlier(), index.agreeing) == latest_end(tokens[:length], shortest)

@@ -89,7 +89,7 @@ def chained(look_ahead):
     target, head = ToyTarget(), ToyHead()
     loaded = loaded_toy(target, look_ahead=look_ahead)
     drafter = ChainDrafter(head, loaded.caches, [], loaded.sampler)
-    bound = BoundDrafters(primary=drafter, controllers={"model": FixedDepth(4)})
+    bound = BoundDrafters(primary=drafter, controllers={"model": [FixedDepth(4)]})
     return dataclasses.replace(loaded, drafters=bound), target, head
 
 
@@ -158,7 +158,7 @@ def test_a_round_observes_what_it_judged_and_keeps_what_it_accepted(drafts, outc
     target, owner = ToyTarget(), NotedDrafter()
     scripted = ScriptedDrafter(lambda known, _: drafts if len(known) == 2 else ())
     controller = Outcomes(5)
-    bound = BoundDrafters(owner, scripted, {"model": FixedDepth(0), "lookup": controller})
+    bound = BoundDrafters(owner, scripted, {"model": [FixedDepth(0)], "lookup": [controller]})
     loaded = dataclasses.replace(loaded_toy(target), drafters=bound)
     sink = ask(loaded, [0, 1], sampling=dataclasses.replace(AUTO, draft="lookup"))
     assert controller.seen == [outcome]
@@ -257,12 +257,12 @@ def test_two_drafters_in_turn_keep_their_own_depth():
     loaded = dataclasses.replace(loaded, drafters=BoundDrafters.of(right, wrong))
     for _ in range(3):
         for drafter, other in ((right, wrong), (wrong, right)):
-            depth = loaded.drafters.controllers[drafter.name].scheduled
+            depth = loaded.drafters.controllers[drafter.name][0].scheduled
             drafter.asked, other.asked = [], []
             ask(loaded, PROMPT, 90, sampling=dataclasses.replace(AUTO, draft=drafter.name))
             assert drafter.asked[:1] == [] or not depth or drafter.asked[0][1] == depth
             assert not other.asked
-    deep, shallow = (loaded.drafters.controllers[name].report() for name in ("model", "lookup"))
+    deep, shallow = (loaded.drafters.controllers[name][0].report() for name in ("model", "lookup"))
     assert set(deep.rates) == {1.0}
     assert set(shallow.rates) <= {0.0}
     assert {0, 1} <= set(deep.costs)
@@ -404,7 +404,7 @@ def test_a_round_is_timed_without_the_wait_for_its_reader(monkeypatch):
     monkeypatch.setattr(generate, "time", times)
     drafter = ScriptedDrafter(oracle(continued(PROMPT, 200)))
     controller = Timed()
-    bound = BoundDrafters(lookup=drafter, controllers={"lookup": controller})
+    bound = BoundDrafters(lookup=drafter, controllers={"lookup": [controller]})
     ask(dataclasses.replace(loaded, drafters=bound), PROMPT, 60, sampling=AUTO, sink=sink)
     assert sink.figures.generated_tokens == 60
     assert {depth for depth, _ in controller.samples} >= {0, 1}
@@ -419,7 +419,7 @@ def test_a_request_that_does_not_draft_teaches_the_controller_nothing():
             raise AssertionError("a parked session chose a depth")
 
     drafter = ScriptedDrafter(oracle(continued(PROMPT, 60)))
-    bound = BoundDrafters(lookup=drafter, controllers={"lookup": Untouched()})
+    bound = BoundDrafters(lookup=drafter, controllers={"lookup": [Untouched()]})
     loaded = dataclasses.replace(loaded_toy(ToyTarget(endless)), drafters=bound)
     assert ask(loaded, PROMPT, 20).reason == "length"
     assert (drafter.reported, drafter.closed) == ([], 0)
@@ -444,7 +444,7 @@ def test_the_round_before_a_resume_is_not_timed(look_ahead, samples):
     """DEP-3, RND-3: with a token in flight, what was handed out without a forward would count."""
     controller = Scheduled()
     drafter = ScriptedDrafter(oracle(continued(PROMPT, 60)))
-    bound = BoundDrafters(lookup=drafter, controllers={"lookup": controller})
+    bound = BoundDrafters(lookup=drafter, controllers={"lookup": [controller]})
     loaded = dataclasses.replace(
         loaded_toy(ToyTarget(endless), look_ahead=look_ahead), drafters=bound
     )
@@ -457,7 +457,7 @@ def test_rounds_of_varying_length_are_timed_by_their_parts():
     right, lengths = oracle(continued(PROMPT, 90)), itertools.cycle([1, 2])
     controller = Scheduled()
     drafter = ScriptedDrafter(lambda known, _: right(known, next(lengths)))
-    bound = BoundDrafters(lookup=drafter, controllers={"lookup": controller})
+    bound = BoundDrafters(lookup=drafter, controllers={"lookup": [controller]})
     loaded = dataclasses.replace(loaded_toy(ToyTarget(endless)), drafters=bound)
     ask(loaded, PROMPT, 40, sampling=AUTO)
     assert {depth for depth, _ in controller.samples} == {0, 1, 2}

@@ -27,14 +27,19 @@ def test_drafters_have_names_of_their_own() -> None:
         BoundDrafters.of(scripted(), LookupDrafter())
 
 
-def test_auto_is_the_primary_and_else_lookup() -> None:
-    """DRF-8."""
+def test_auto_is_all_that_are_bound() -> None:
+    """DRF-8, as decision 0019 changes it: they take turns."""
     primary, lookup = scripted("model"), LookupDrafter()
     both, alone = BoundDrafters.of(primary, lookup), BoundDrafters.of(lookup=lookup)
     wanted = ("auto", "model", "lookup", "off")
-    assert [both.chosen(name) for name in wanted] == [primary, primary, lookup, None]
-    assert alone.chosen("auto") is lookup
-    assert BoundDrafters.of().chosen("auto") is None
+    assert [both.chosen(name) for name in wanted] == [
+        (primary, lookup),
+        (primary,),
+        (lookup,),
+        (),
+    ]
+    assert alone.chosen("auto") == (lookup,)
+    assert BoundDrafters.of().chosen("auto") == ()
     with pytest.raises(RequestError, match="this model offers auto, lookup, off"):
         alone.chosen("model")
 
@@ -44,12 +49,12 @@ def test_a_drafters_own_limit_reaches_its_controller() -> None:
     limited = scripted("model")
     limited.draft_limit = 2
     controllers = BoundDrafters.of(limited, scripted()).controllers
-    for controller in controllers.values():
+    for (controller,) in controllers.values():
         for _ in range(20):
             controller.outcome(3, 3)
             for depth in range(4):
                 controller.cost(depth, 10.0)
-    assert {name: each.next() for name, each in controllers.items()} == {"model": 2, "lookup": 4}
+    assert {name: each.next() for name, (each,) in controllers.items()} == {"model": 2, "lookup": 4}
 
 
 def test_pairs_are_stored_where_the_owner_of_caches_looks_ahead() -> None:

@@ -13,7 +13,7 @@ def recorded(*rounds):
 
 def test_rounds_are_counted_as_they_end_plain_ones_too():
     """STA-1: a resumed round is one of depth 0; the last round of a request counts."""
-    drafting = recorded((0, 0, 0), (4, 2, 4), (3, 3, 3)).drafting("lookup")
+    drafting = recorded((0, 0, 0), (4, 2, 4), (3, 3, 3)).drafting(["lookup"])
     assert drafting == Drafting(
         drafter="lookup",
         rounds=3,
@@ -26,16 +26,16 @@ def test_rounds_are_counted_as_they_end_plain_ones_too():
 
 def test_positions_past_a_refusal_or_an_end_were_not_observed():
     """STA-2, RND-8: acceptance by position is conditional; a stop token ends what is judged."""
-    drafting = recorded((4, 0, 4), (4, 1, 1)).drafting("model")
+    drafting = recorded((4, 0, 4), (4, 1, 1)).drafting(["model"])
     assert drafting.by_position == ((1, 2),)
     assert (drafting.drafted, drafting.accepted) == (8, 1)
 
 
 def test_depth_over_time_is_told_in_up_to_eight_equal_spans():
     """STA-2: mean and largest; no round is lost where they do not divide."""
-    drafting = recorded(*[(depth, 0, depth) for depth in range(16)]).drafting("model")
+    drafting = recorded(*[(depth, 0, depth) for depth in range(16)]).drafting(["model"])
     assert drafting.depths == tuple((2 * n + 0.5, 2 * n + 1) for n in range(8))
-    uneven = recorded(*[(1, 0, 1)] * 19, (5, 0, 5)).drafting("model")
+    uneven = recorded(*[(1, 0, 1)] * 19, (5, 0, 5)).drafting(["model"])
     assert len(uneven.depths) == 8
     assert uneven.depths[0] == (1.0, 1)
     assert uneven.depths[-1] == ((1 + 1 + 5) / 3, 5)
@@ -52,5 +52,15 @@ def test_one_line_tells_it_all():
 
 def test_a_request_without_a_round_has_statistics_too():
     """STA-1: cancelled in prefill, or of no tokens."""
-    assert recorded().drafting("model") == Drafting("model", 0, 0, 0, (), ())
+    assert recorded().drafting(["model"]) == Drafting("model", 0, 0, 0, (), ())
     assert "0 rounds" in recorded().line()
+
+
+def test_drafters_are_named_that_proposed_something():
+    """STA-2: of two that take turns perhaps one has; where none has, all could have."""
+    statistics, both = recorded((0, 0, 0)), ("model", "lookup")
+    assert statistics.drafting(both).drafter == "model+lookup"
+    statistics.round(2, 1, 2, "lookup")
+    assert statistics.drafting(both).drafter == "lookup"
+    statistics.round(2, 1, 2, "model")
+    assert statistics.drafting(both).drafter == "model+lookup"

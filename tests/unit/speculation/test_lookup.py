@@ -199,3 +199,16 @@ def test_seeded_a_draft_stands_if_the_target_draws_it() -> None:
     verdicts = first_verdicts(seeded=True)
     assert all(accepted == (token == 4) for accepted, token in verdicts)
     assert {accepted for accepted, _ in verdicts} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("agreeing", "grade"), [(2, None), (3, 0), (5, 0), (6, 1), (11, 1), (12, 2), (23, 2), (24, 3)]
+)
+def test_what_agreed_for_longer_is_graded_higher(agreeing: int, grade: int | None) -> None:
+    """DRF-8, decision 0019: a grade ends where a suffix is twice as long; the last one does not."""
+    repeat = list(range(100, 100 + agreeing))
+    prompt = [1, *repeat, 2, 3, *repeat]
+    session = opened(prompt)
+    assert session.grade(prompt[-1]) == grade
+    assert (session.propose(prompt[-1], 2) is None) == (grade is None)
+    assert opened([1, *range(100, 200), 2, 3, *range(100, 200)]).grade(199) == 3

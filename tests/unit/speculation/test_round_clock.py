@@ -3,7 +3,12 @@
 import pytest
 
 from forerun.speculation.depth import DepthController
-from forerun.speculation.round_clock import RoundClock
+from forerun.speculation.round_clock import PartCosts, RoundClock
+
+
+def sampled(sample):
+    """Depth and milliseconds, where one drafter alone is at work."""
+    return None if sample is None else sample[1:]
 
 
 def told(clock, *rounds):
@@ -11,7 +16,7 @@ def told(clock, *rounds):
     at, samples = 0.0, []
     for seconds, depth in rounds:
         at += seconds
-        samples.append(clock.started(at, depth))
+        samples.append(sampled(clock.started(at, depth)))
     return samples
 
 
@@ -38,8 +43,8 @@ def test_waiting_for_a_reader_is_no_time_of_the_models():
     assert told(clock, (0.0, 1), (0.010, 1)) == [None, None]
     clock.blocked(0.5)
     clock.blocked(0.25)
-    assert clock.started(0.780, 1) == (1, pytest.approx(20.0))
-    assert clock.started(0.790, 1) == (1, pytest.approx(10.0))
+    assert sampled(clock.started(0.780, 1)) == (1, pytest.approx(20.0))
+    assert sampled(clock.started(0.790, 1)) == (1, pytest.approx(10.0))
 
 
 def test_a_resumed_round_earns_nothing():
@@ -49,7 +54,7 @@ def test_a_resumed_round_earns_nothing():
     assert told(clock, (0.0, 0), (0.010, 0)) == [None, None]
     clock.resumed()
     assert clock.started(0.011, 0) is None
-    assert clock.started(0.021, 0) == (0, pytest.approx(10.0))
+    assert sampled(clock.started(0.021, 0)) == (0, pytest.approx(10.0))
 
 
 def test_a_controller_takes_costs_from_neighbours_of_one_depth_alone():
@@ -59,7 +64,7 @@ def test_a_controller_takes_costs_from_neighbours_of_one_depth_alone():
     for _ in range(6):
         depth = controller.scheduled
         depths.append(depth)
-        sample = clock.started(at, depth)
+        sample = sampled(clock.started(at, depth))
         if sample is not None:
             controller.cost(*sample)
         at += 0.010 + 0.002 * depth
@@ -78,13 +83,13 @@ class Varying:
 
     def round(self, depth, drafting, forward, rest):
         """Milliseconds of each part; the sample that the round before earned."""
-        sample = self.clock.started(self.at, depth)
+        sample = sampled(self.clock.started(self.at, depth))
         self.clock.parts(drafting=drafting / 1000, forward=forward / 1000)
         self.at += (drafting + forward + rest) / 1000
         return sample
 
     def end(self):
-        return self.clock.started(self.at, 99)
+        return sampled(self.clock.started(self.at, 99))
 
 
 def test_a_varying_drafters_costs_are_put_together_from_parts():
@@ -127,3 +132,25 @@ def test_parts_belong_to_a_round():
     """DEP-12"""
     with pytest.raises(AssertionError):
         RoundClock().parts(drafting=0.1, forward=0.1)
+
+
+def test_drafters_in_turn_are_told_apart():
+    """DEP-3, DEP-12: neighbours are of one drafter; forwards and the rest are common to all."""
+    costs = PartCosts()
+    clock, at, samples = RoundClock(costs), 0.0, []
+    for source, drafting in [("model", 3.0), ("lookup", 0.0)] * 3:
+        samples.append(clock.started(at, 2, source))
+        clock.parts(drafting=drafting / 1000, forward=0.010)
+        at += (drafting + 10.0 + 1.0) / 1000
+    assert samples == [
+        None,
+        None,  # the first forward of this width
+        ("lookup", 2, pytest.approx(11.0)),
+        ("model", 2, pytest.approx(14.0)),
+        ("lookup", 2, pytest.approx(11.0)),
+        ("model", 2, pytest.approx(14.0)),
+    ]
+    later = RoundClock(costs)  # the next request knows what this one learnt
+    later.started(0.0, 2, "model")
+    later.parts(drafting=0.003, forward=0.010)
+    assert later.started(0.014, 0) == ("model", 2, pytest.approx(14.0))

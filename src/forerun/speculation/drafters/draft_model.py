@@ -25,6 +25,7 @@ class DraftModelDrafter:
     name = "model"
     look_ahead = 0
     draft_limit = 0
+    grades = 1
     needs_rows = False
 
     def __init__(
@@ -136,6 +137,11 @@ class DraftModelSession:
         del next_token  # a token's state does not depend on the one after it
         self._flush()
 
+    def grade(self, current: int) -> int | None:
+        """It knows how to go on up to the end of its own context."""
+        del current
+        return 0 if self._frontier < self._drafter.longest else None
+
     def propose(self, current: int, most: int) -> Proposal | None:
         self._end_chain(0)
         position, drafter = self._frontier, self._drafter
@@ -155,7 +161,7 @@ class DraftModelSession:
         """Position after the last reported token."""
         return self._written + len(self._waiting)
 
-    def _proposed(self, chain: Chain, current: int, most: int) -> Proposal:
+    def _proposed(self, chain: Chain, current: int, most: int) -> Proposal | None:
         """Draft `most` tokens, and leave the chain in the caches."""
         drafter, slot, position = self._drafter, self._slot, self._frontier
         self._assert_level()
@@ -165,12 +171,14 @@ class DraftModelSession:
         begin, tokens = self._written, [*self._waiting, current]
         self._written, self._waiting = position, []
         hidden = drafter.write(tokens, begin)
-        token = chain.draw(drafter.distribution(slot, hidden, None))
-        for step in range(1, most):
-            hidden = drafter.write(token, position + step)
+        token, written = chain.draw(drafter.distribution(slot, hidden, None)), 1
+        while token is not None and written < most:
+            hidden = drafter.write(token, position + written)
             token = chain.draw(drafter.distribution(slot, hidden, chain.history))
+            written += 1
         proposal = chain.proposal(on_host=drafter.on_host)
-        self._known = (current, *proposal.host_tokens[:-1]) if proposal.host_tokens else ()
+        known = None if proposal is None else proposal.host_tokens
+        self._chain, self._known = written, () if known is None else (current, *known)[:written]
         return proposal
 
     def _end_chain(self, kept: int) -> None:

@@ -21,6 +21,7 @@ class LookupDrafter:
     caches: Sequence[LayerCache | None] = ()
     look_ahead = 0
     draft_limit = 0
+    grades = 4  # a suffix of the shortest length, twice, four and eight times as long, or longer
     needs_rows = False
 
     def __init__(self, *, shortest: int = 3, device: torch.device = _CPU) -> None:
@@ -42,7 +43,7 @@ class LookupSession:
     """
 
     def __init__(self, request: DraftRequest, shortest: int, device: torch.device) -> None:
-        self._index = SuffixIndex(shortest)
+        self._shortest, self._index = shortest, SuffixIndex(shortest)
         self._index.extend(_without_media(request))
         self._index.catch_up()  # a round's time is what its depth is judged by (DEP-3)
         self._device = device
@@ -67,20 +68,31 @@ class LookupSession:
     def settle(self, next_token: int) -> None:
         """Nothing waits to be written."""
 
+    def grade(self, current: int) -> int | None:
+        """By the length of the suffix: what agreed for longer goes on agreeing more often."""
+        self._take_in(current)
+        if self._index.earlier() is None:
+            return None
+        times = self._index.agreeing // self._shortest
+        return min(times.bit_length(), LookupDrafter.grades) - 1
+
     def propose(self, current: int, most: int) -> Proposal | None:
         if most <= 0:
             return None
-        index = self._index
-        if self._frontier == len(index.tokens):
-            index.extend((current,))
-        assert index.tokens[-1] == current, f"{current} is current, {index.tokens[-1]} was reported"
-        drafts = _before_media(index.continuation(most))
+        self._take_in(current)
+        drafts = _before_media(self._index.continuation(most))
         if not drafts:
             return None
         tokens = torch.tensor(drafts, dtype=torch.int64).to(self._device, non_blocking=True)
         # each was certain (LKP-4)
         rows = Distribution(torch.ones(len(drafts), 1, device=self._device), tokens[:, None])
         return Proposal(tokens, rows, tuple(drafts))
+
+    def _take_in(self, current: int) -> None:
+        index = self._index
+        if self._frontier == len(index.tokens):
+            index.extend((current,))
+        assert index.tokens[-1] == current, f"{current} is current, {index.tokens[-1]} was reported"
 
     def close(self) -> None:
         """Nothing to write, and the session ends with its request (LKP-2)."""

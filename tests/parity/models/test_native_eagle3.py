@@ -17,7 +17,7 @@ from forerun.contract.batch import Batch
 from forerun.contract.drafter import DraftRequest
 from forerun.contract.model import CacheOptions
 from forerun.models.drafts.eagle3_model import FusedPairs, SeparateLayers
-from forerun.models.drafts.quantising import FORMAT
+from forerun.models.drafts.quantising import CONDITION_FORMAT, FORMAT
 from forerun.quant.codec import quantise
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import Sampler
@@ -45,7 +45,7 @@ def target(tmp_path_factory):
 
 
 class Rounded(TinyHead):
-    """The same head in bfloat16, its matrices the values that eight bits stand for."""
+    """The same head in bfloat16, its matrices the values that their codes stand for."""
 
     def tensors(self):
         made = super().tensors()
@@ -53,12 +53,13 @@ class Rounded(TinyHead):
             if part.is_floating_point():
                 part = part.bfloat16()
                 matrix = part.dim() == 2 and name != "embed_tokens.weight"
-                made[name] = rounded(part) if matrix else part.float()
+                form = CONDITION_FORMAT if name == "fc.weight" else FORMAT
+                made[name] = rounded(part, form) if matrix else part.float()
         return made
 
 
-def rounded(weight):
-    return quantise(weight, FORMAT).dequantise(torch.float32)
+def rounded(weight, form=FORMAT):
+    return quantise(weight, form).dequantise(torch.float32)
 
 
 def run(draft, caches, tokens, rows, start):

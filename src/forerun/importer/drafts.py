@@ -6,8 +6,9 @@ from pathlib import Path
 from forerun.importer.layers import without_draft
 from forerun.importer.run import ImportRun
 from forerun.importer.sources import Source, folder_source
+from forerun.store.blobs import Digest
 from forerun.store.manifest import DRAFT_FOLDER, DRAFT_PREFIX, DraftConfig, Layer, ModelConfig
-from forerun.store.stored import draft_architecture
+from forerun.store.stored import StoredModel, draft_architecture
 
 PACKAGED = Path(__file__).parents[1] / "drafts"  # heads that come with forerun, a folder each
 
@@ -25,6 +26,20 @@ def open_draft(folder: Path) -> Draft:
     source = folder_source(folder, prefix=DRAFT_PREFIX)
     architecture = draft_architecture(source.checkpoint.config, str(folder / "config.json"))
     return Draft(source, DraftConfig(architecture))
+
+
+def has_draft(model: StoredModel, folder: Path | None) -> bool:
+    """Whether the model's draft is the one in `folder`, by its configuration files; None: none.
+
+    Where `training` wrote it, one of them says what it was made with.
+    """
+    held = {
+        layer.name: layer.blob.digest
+        for layer in model.manifest.layers
+        if layer.name.startswith(DRAFT_FOLDER)
+    }
+    files = [] if folder is None else folder.glob("*.json")
+    return held == {DRAFT_FOLDER + file.name: Digest.of(file.read_bytes()) for file in files}
 
 
 def with_draft(

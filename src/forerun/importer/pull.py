@@ -7,7 +7,7 @@ from pathlib import Path
 
 from forerun.base.errors import StoreError
 from forerun.importer.check import check_templates
-from forerun.importer.drafts import PACKAGED, open_draft, with_draft
+from forerun.importer.drafts import PACKAGED, has_draft, open_draft, with_draft
 from forerun.importer.layers import Defaults, config_of
 from forerun.importer.progress import Reporter
 from forerun.importer.run import ImportRun
@@ -91,14 +91,13 @@ def _pin(name: ModelName, reporter: Reporter) -> Pinned:
 def _present(name: ModelName, pinned: Pinned, store: Store) -> StoredModel | None:
     """The model if the store has it from this very origin, damaged or not.
 
-    One that was pulled before its draft came with forerun is pulled again.
+    One that was pulled before its draft came with forerun, or with another, is pulled again.
     """
     if not store.exists(name):
         return None
     try:
         model = store.get(name)
-        drafted = model.config.draft is not None
-        same = model.config.origin == pinned.origin and drafted == (pinned.draft is not None)
+        same = model.config.origin == pinned.origin and has_draft(model, pinned.draft)
         return model if same else None
     except StoreError:
         return None  # nothing left that tells; it is imported anew

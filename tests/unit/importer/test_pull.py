@@ -218,6 +218,25 @@ def test_a_packaged_draft_comes_with_the_model(
     assert pull(NAME, pulled, reporter) == first
 
 
+def test_a_draft_of_another_training_replaces_the_one_that_was_pulled(
+    offered: CatalogueEntry,
+    pulled: Store,
+    reporter: Reporter,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """CAT-5: the version of forerun decides which head a model of its catalogue has."""
+    shutil.copytree(PACKAGED / "smollm2", tmp_path / "head")
+    monkeypatch.setattr("forerun.importer.pull.PACKAGED", tmp_path)
+    entry = replace(offered, draft="head")
+    monkeypatch.setattr("forerun.store.catalogue.catalogue", lambda: (entry,))
+    first = pull(NAME, pulled, reporter)
+    assert pull(NAME, pulled, reporter) == first
+    (tmp_path / "head" / "recipe.json").write_text('{"seed": 1}')
+    assert pull(NAME, pulled, reporter) != first
+    assert pulled.get(NAME).json("draft/recipe.json") == {"seed": 1}
+
+
 def test_every_draft_of_the_catalogue_is_in_the_package() -> None:
     """In no more than 24 MB each."""
     drafts = [PACKAGED / entry.draft for entry in catalogue() if entry.draft is not None]

@@ -59,7 +59,10 @@ class DepthController:
 
     @property
     def speed(self) -> float | None:
-        """Tokens a second at the depth that was chosen last; None: nothing is known of drafting."""
+        """Tokens a second that the depth chosen last promises; None: too few costs are known.
+
+        Where drafts were not judged yet it promises too much, and so is tried.
+        """
         return self._speed
 
     def cost(self, depth: int, milliseconds: float) -> None:
@@ -106,9 +109,8 @@ class DepthController:
         speeds = self._speeds()
         if not speeds:
             return 0
-        best = max(speeds)
-        self._speed = best if self._acceptance.trusted else None
-        return speeds.index(best)  # of equal ones the smallest depth
+        self._speed = max(speeds)
+        return speeds.index(self._speed)  # of equal ones the smallest depth
 
     def _speeds(self) -> tuple[float, ...]:
         """Expected tokens a second by depth; empty while fewer than two depths are measured."""

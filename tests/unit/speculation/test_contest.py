@@ -100,15 +100,32 @@ def test_a_plain_round_says_its_cost_of_every_drafter_and_a_drafted_one_of_its_o
     assert costs == [{0: 10.0}, {0: 10.0, 3: 14.0}, {0: 10.0, 3: 14.0}]
 
 
-def test_speed_is_unknown_until_drafts_were_judged() -> None:
-    """DEP-1, DEP-4: two costs and ten outcomes; then it is that of the selected depth."""
+def test_speed_is_unknown_until_two_costs_are_known_and_then_hopeful() -> None:
+    """DEP-1, DEP-4: drafts that nobody has judged count as right; the selected depth says it."""
     controller = DepthController()
     controller.cost(0, 10.0)
-    controller.cost(1, 12.0)
     controller.next()
     assert controller.speed is None
-    for _ in range(10):
-        controller.outcome(1, 1)
+    controller.cost(1, 12.5)
     controller.next()
-    assert controller.speed is not None
-    assert controller.speed == pytest.approx(max(controller.report().speeds))
+    assert controller.speed == pytest.approx(160.0)
+    for _ in range(60):
+        controller.outcome(0, 1)
+    controller.next()
+    assert controller.speed == pytest.approx(100.0)
+
+
+def test_a_primary_that_never_pays_does_not_keep_the_other_from_being_asked() -> None:
+    """DRF-8: its drafts are dearer than two plain steps, so that nobody ever judges them."""
+    model = DepthController()
+    lookup = learnt(1.0, 0.1)
+    sources = Sources([source("model", 0, [model]), source("lookup", 0, [lookup])], [Contest()])
+    chosen = []
+    for _ in range(40):
+        choice = sources.choose(7)
+        assert choice is not None
+        chosen.append(choice.source.name)
+        if choice.source.name == "model":
+            sources.cost("model", choice.depth.scheduled, 10.0 + 30.0 * choice.depth.scheduled)
+        choice.depth.next()
+    assert chosen.count("lookup") > 30

@@ -18,8 +18,7 @@ FEW = SamplingOptions(temperature=1.0, top_k=3, top_p=0.9, repeat_penalty=1.0, s
 
 def overflowing(kind, after, **kinds):
     """Its logits are numbers after tokens below `after`."""
-    columns = None if kind is RankedToyHead else range(VOCABULARY - 1)
-    head = kind(lambda token: token + 1, columns=columns, **kinds)
+    head = kind(lambda token: token + 1, columns=range(VOCABULARY - 1), **kinds)
     head._logits[after:] = torch.nan
     return head
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from forerun.contract.batch import Batch
 from forerun.contract.drafter import DraftRequest, DraftSession, Proposal
 from forerun.contract.media import Layout, MediaItem
 from forerun.contract.model import Best, Caches, DraftModel, Forward, RankedLogits
 from forerun.sampling.distribution import Distribution
+from forerun.sampling.host_row import NO_TOKEN
 from forerun.sampling.noise import Purpose
 from forerun.sampling.sampler import Sampler
 
@@ -59,6 +61,9 @@ class ChainDrafter:
         self._draft, self._target_caches = draft, target_caches
         self.caches: Caches = caches if self._own else ()
         self._sampler, self._column_ids = sampler, draft.column_ids
+        self._best_ids: Tensor | None = None  # the same, and what no number's place stands for
+        if draft.column_ids is not None:
+            self._best_ids = functional.pad(draft.column_ids, (0, 1), value=NO_TOKEN)
         self._ranked = draft if isinstance(draft, RankedLogits) else None
         self._device = draft.facts.device
         self._certain = torch.ones(1, 1)
@@ -123,7 +128,7 @@ class ChainDrafter:
 
     def distribution(self, slot: int, hidden: Tensor, drafts: Tensor | None) -> Distribution:
         """What the draft after `drafts` is drawn from, sparse in target ids (MTP-8, EGL-8)."""
-        columns = self._column_ids
+        columns = self._best_ids
         count = self._sampler.deciding(slot, 0 if drafts is None else drafts.shape[0])
         if count is not None and self._ranked is not None:
             best = self._ranked.best(hidden, count)
@@ -133,7 +138,7 @@ class ChainDrafter:
                     return Distribution(self._certain, ids)
                 return self._sampler.distribution_best(slot, Best(best.values, ids), drafts)
         logits = self._draft.unembed(hidden)
-        return self._sampler.distribution(slot, logits, drafts, ids=columns)
+        return self._sampler.distribution(slot, logits, drafts, ids=self._column_ids)
 
 
 class Chain:

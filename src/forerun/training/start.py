@@ -28,11 +28,12 @@ class Start:
         """With those tokens besides that the target writes most often; itself if it is wide enough.
 
         counts   [vocabulary] how often it writes each
-        columns  that there are then
+        columns  that there are then, if the vocabulary has so many
 
         A new column starts as the target's own row, moved by what training has moved the others on
         average.
         """
+        columns = min(columns, len(counts))
         if columns <= len(self.ids):
             return self
         lacking = counts.index_fill(0, self.ids, -1)

@@ -126,3 +126,4 @@ def test_a_wider_vocabulary_keeps_what_was_trained(target: Target, folder: Path)
     assert torch.equal(wide.head.lm_head.weight[old], start.head.lm_head.weight)
     assert torch.isfinite(wide.head.lm_head.weight).all()
     assert start.widened(counts, len(IDS), target) is start
+    assert start.widened(counts, 9000, target).ids.tolist() == list(range(len(counts)))

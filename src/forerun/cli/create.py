@@ -31,7 +31,8 @@ def command(settings: Settings, name: str, path: Path) -> None:
     FROM ./folder-or-file.gguf       what it is made from; a model's name works too
     PARAMETER temperature 0.2        any option; `stop` may be repeated
     SYSTEM \"\"\"You are brief.\"\"\"
-    TEMPLATE \"\"\"...\"\"\"             a Jinja chat template
+    TEMPLATE \"\"\"...\"\"\"               a Jinja chat template
+    DRAFT ./folder                   a draft head, or a small model with the same tokenizer
     MESSAGE user Hello               turns put before every chat
     LICENSE \"\"\"...\"\"\"
     """

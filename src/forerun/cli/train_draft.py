@@ -46,7 +46,8 @@ def _no_nan(context: click.Context, option: click.Parameter, minutes: float) -> 
     show_default=True,
     type=click.FloatRange(0, _MOST_MINUTES, min_open=True),
     callback=_no_nan,
-    help="Time for all of it.",
+    help="Time for all of it, but never less than the first sequences of text take: some minutes "
+    "on a CPU.",
 )
 @click.option(
     "--start",

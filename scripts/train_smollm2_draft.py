@@ -33,6 +33,7 @@ from forerun.training.prompts import COUNT
 from forerun.training.recipe import Recipe, Writing, going_on
 from forerun.training.run import Work, ask, export, finish, open_training, write
 from forerun.training.self_prompts import read_openings, write_openings
+from forerun.training.start import read_start
 from forerun.training.target import load_target
 
 FIRST = "part1"  # where the prompts and the config lie
@@ -177,7 +178,7 @@ def _work(arguments: argparse.Namespace, device: torch.device) -> Work:
         recipe,
         writing,
         _reporter(),
-        start=arguments.start,
+        start=None if arguments.start is None else read_start(arguments.start, target),
         keeps_state=not arguments.last,
     )
 

@@ -26,9 +26,7 @@ class Node:
     snapshots: list[Snapshot | None]  # one entry a layer that has state; None: missing
     user: bool = False  # resists compaction, not eviction (CMP-3)
     owned_bytes: int = 0  # of the snapshots
-    lazy_bytes: int = (
-        0  # what those would own besides, were the live rows that they name copied out
-    )
+    lazy_bytes: int = 0  # what they would own besides, were all that they name copied out
     joins: int = 0  # how often its edge grew by a child's: what it holds may lie in as many pieces
     children: dict[int, "Node"] = field(default_factory=dict)  # by their first key
 

@@ -157,9 +157,8 @@ def _activations(shape: ModelShape, *, context: int, chunk: int) -> int:
     wide = _STREAMS * shape.hidden + _INNERS * shape.inner + attended
     mask = chunk * context * shape.element
     windows = [window for window in shape.windows if window is not None]
-    staged = (
-        _row(shape) * (max(windows) + chunk) if windows else 0
-    )  # one layer's at a time (01 ROT-7)
+    # one layer's at a time (01 ROT-7)
+    staged = _row(shape) * (max(windows) + chunk) if windows else 0
     logits = _LOGIT_ROWS * 4 * shape.vocabulary
     return chunk * wide * shape.element + mask + staged + logits
 

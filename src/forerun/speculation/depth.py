@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from forerun.speculation.acceptance import Acceptance
 from forerun.speculation.costs import Costs
+from forerun.speculation.trials import Trials
 
 LIMIT = 15  # the widest forward, 16 rows, for which a row does not depend on the width (DEP-15)
-_FIRST_INTERVAL = 4
-_LONGEST_INTERVAL = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,7 @@ class DepthController:
         self._acceptance = Acceptance()
         self._scheduled = 0
         self._selected = 0
-        self._interval = _FIRST_INTERVAL
-        self._waited = 0  # rounds since the last probe or change
+        self._probes = Trials()
         self._probing = False
         self._speed: float | None = None
 
@@ -80,19 +78,18 @@ class DepthController:
 
     def report(self) -> DepthReport:
         return DepthReport(
-            self._costs.measured(), self._acceptance.rates(), self._speeds(), self._interval
+            self._costs.measured(), self._acceptance.rates(), self._speeds(), self._probes.interval
         )
 
     def _choice(self) -> int:
         limit, selected = self._limit(), self._best()
         if selected != self._selected:
-            self._selected, self._interval, self._waited = selected, _FIRST_INTERVAL, 0
+            self._selected = selected
+            self._probes.restart()
         elif self._probing:
-            self._interval = min(2 * self._interval, _LONGEST_INTERVAL)
+            self._probes.put_off()
         self._probing = False
-        self._waited += 1
-        if self._waited >= self._interval:
-            self._waited = 0
+        if self._probes.due():
             probe = min(selected + 1, limit)
             if probe != selected:
                 self._probing = True

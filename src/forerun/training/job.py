@@ -43,17 +43,15 @@ def train_head(request: TrainRequest, settings: Settings, report: Report) -> Tra
     stored = Store(settings.models).get(ModelName.parse(request.name))
     out = Path(request.out)
     device = _device(request.device or settings.device)
-    start = None if request.start is None else Path(request.start)
-    if start is not None and not (start / WEIGHTS).is_file():
-        raise RequestError(f"{start} holds no head to start from; give another --start")
+    if request.start is not None and not (Path(request.start) / WEIGHTS).is_file():
+        raise RequestError(f"{request.start} holds no head to start from; give another --start")
     folder = _unfinished(out)
     count, writing, recipe = _ON_CUDA if device.type == "cuda" else _ON_CPU
     prompts = _prompts(stored, request, folder, count)
     report("loading", 0, 1)
     files = [stored.file(layer) for layer in stored.tensors]
     target = load_target(stored.json("config.json"), files, folder, device)
-    if start is not None:
-        read_start(start, target)  # a head of another model is refused before anything is written
+    start = None if request.start is None else read_start(Path(request.start), target)
     recipe = _for(recipe, request)
     asking, seconds = (60 * share * request.minutes for share in (_ASKING, _WRITING))
     times = {"writing prompts": asking, "writing": seconds}

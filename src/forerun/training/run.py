@@ -24,7 +24,7 @@ from forerun.training.generation import Budget, write_corpus
 from forerun.training.loop import Trained, Training
 from forerun.training.recipe import Recipe, Report, Writing
 from forerun.training.self_prompts import Asking, Openings, write_self_prompts
-from forerun.training.start import read_start
+from forerun.training.start import Start
 from forerun.training.target import Target
 
 _SIZES = (2048, 4096, 8192, 16384)  # of vocabularies whose coverage is told
@@ -41,7 +41,7 @@ class Work:
     recipe: Recipe
     writing: Writing
     report: Report
-    start: Path | None = None  # a head to go on from
+    start: Start | None = None  # a head to go on from
     keeps_state: bool = True  # so that another call can go on with the training
 
     @property
@@ -106,7 +106,7 @@ def open_training(work: Work) -> Opened:
         ids = _vocabulary(work, corpus)
         return Opened(Training(work.target, kept, ids, work.recipe, state), corpus, None)
     counts = counted(corpus, work.target.model.facts.vocab_size)
-    start = read_start(work.start, work.target).widened(counts, work.recipe.columns, work.target)
+    start = work.start.widened(counts, work.recipe.columns, work.target)
     recipe = replace(work.recipe, columns=len(start.ids))
     training = Training(work.target, kept, start.ids, recipe, state, start=start.head)
     return Opened(training, corpus, start.digest)

@@ -1,5 +1,7 @@
 """Drafts whose logits are none, as once they overflow: there is nothing to draft (03 MTP, DRM)."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,6 +18,12 @@ SAMPLED = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, repeat_penalty=1.
 FEW = SamplingOptions(temperature=1.0, top_k=3, top_p=0.9, repeat_penalty=1.0, seed=3)
 
 
+EVERY_HEAD = pytest.mark.parametrize(
+    ("cached", "kind", "options"),
+    list(itertools.product((True, False), (ToyHead, RankedToyHead), (GREEDY, SAMPLED, FEW))),
+)
+
+
 def overflowing(kind, after, **kinds):
     """Its logits are numbers after tokens below `after`."""
     head = kind(lambda token: token + 1, columns=range(VOCABULARY - 1), **kinds)
@@ -23,9 +31,7 @@ def overflowing(kind, after, **kinds):
     return head
 
 
-@pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("kind", [ToyHead, RankedToyHead])
-@pytest.mark.parametrize("options", [GREEDY, SAMPLED, FEW])
+@EVERY_HEAD
 def test_a_chain_ends_before_the_first_token_that_is_none(cached, kind, options):
     rig = ChainRig(overflowing(kind, 4, cached=cached), options)
     rig.commit([9, 8], 0)
@@ -36,9 +42,7 @@ def test_a_chain_ends_before_the_first_token_that_is_none(cached, kind, options)
     rig.session.close()
 
 
-@pytest.mark.parametrize("cached", [True, False])
-@pytest.mark.parametrize("kind", [ToyHead, RankedToyHead])
-@pytest.mark.parametrize("options", [GREEDY, SAMPLED, FEW])
+@EVERY_HEAD
 def test_nothing_is_proposed_where_the_first_is_none(cached, kind, options):
     rig = ChainRig(overflowing(kind, 0, cached=cached), options)
     rig.commit([9, 8], 0)

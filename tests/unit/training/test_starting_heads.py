@@ -77,13 +77,14 @@ def test_its_first_loss_is_about_its_last(
 def test_a_run_that_goes_on_keeps_the_vocabulary_and_tells_its_start(
     target: Target, corpus: Corpus, folder: Path, tmp_path: Path
 ) -> None:
-    work = Work(tmp_path, target, RECIPE, Writing(), no_report, folder, keeps_state=False)
+    start = read_start(folder, target)
+    work = Work(tmp_path, target, RECIPE, Writing(), no_report, start, keeps_state=False)
     write_shard(work.corpus, corpus)
     opened = train(replace(work, recipe=replace(going_on(RECIPE), columns=9, steps=3)), 1000)
     assert not work.state.exists()
     made = finish(work, opened, tmp_path / "out", {})
     assert torch.equal(read_start(tmp_path / "out", target).ids, IDS)
-    assert made["started_from"] == read_start(folder, target).digest
+    assert made["started_from"] == start.digest
     assert made == json.loads((tmp_path / "out" / "recipe.json").read_text())
     recipe, held = made["recipe"], made["held_out"]
     assert isinstance(recipe, dict)

@@ -258,6 +258,47 @@ def test_two_drafters_in_turn_keep_their_own_depth():
     assert {0, 1} <= set(shallow.costs)
 
 
+class Noted(FixedDepth):
+    """Counts the rounds that it chose a depth after."""
+
+    chosen = 0
+
+    def next(self):
+        self.chosen += 1
+        return super().next()
+
+
+def test_a_drafter_that_knows_nothing_learns_nothing_where_it_can_be_asked():
+    """LKP-5, DEP-6: with nothing in flight it is asked at every token, whatever its depth is."""
+    drafter, controller = ScriptedDrafter(oracle(continued(PROMPT, 60))), Noted(0)
+    drafter.grade = None
+    bound = BoundDrafters(lookup=drafter, controllers={"lookup": [controller]})
+    loaded = dataclasses.replace(loaded_toy(ToyTarget(endless)), drafters=bound)
+    ask(loaded, PROMPT, 20, sampling=AUTO)
+    assert controller.chosen == 1  # the last round, whose token nobody may draft behind
+    drafter.grade = 0
+    ask(loaded, PROMPT, 20, sampling=AUTO)
+    assert controller.chosen == 1 + 20
+
+
+def test_drafters_take_turns_in_one_answer_and_are_named():
+    """DRF-8, STA-2, decision 0019: by the model's own contests, which outlive a request as what
+    is known of the parts of rounds does."""
+    sequence = continued(PROMPT, 100)
+    first = ScriptedDrafter(oracle(sequence), name="model")
+    second = ScriptedDrafter(oracle(sequence))
+    loaded = loaded_toy(ToyTarget(endless))
+    loaded = dataclasses.replace(loaded, drafters=BoundDrafters.of(first))
+    loaded = drafting_with(loaded, second, depth=2)
+    sink = ask(loaded, PROMPT, 30, sampling=AUTO)
+    assert sink.tokens == sequence[len(PROMPT) :][:30]
+    assert sink.figures.drafting.drafter == "model+lookup"
+    assert len(first.asked) == len(second.asked) == 5
+    assert list(loaded.drafters.part_costs.forwards.measured()) == [2]
+    again = ask(loaded, PROMPT, 3, sampling=AUTO)
+    assert again.figures.drafting.drafter == "lookup"  # whose turn it is
+
+
 @pytest.mark.parametrize("depth", [1, 2, 5])
 def test_log_probabilities_are_those_of_plain_decoding(depth):
     """T16, RND-17, 04 LGP-6: an entry a token, from its own verification row."""

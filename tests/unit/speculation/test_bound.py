@@ -64,3 +64,15 @@ def test_pairs_are_stored_where_the_owner_of_caches_looks_ahead() -> None:
     ahead.look_ahead = 1
     assert BoundDrafters.of(ahead, LookupDrafter()).look_ahead == 1
     assert BoundDrafters.of(lookup=LookupDrafter()).look_ahead == 0
+
+
+def test_grades_share_what_rounds_cost_and_nothing_else() -> None:
+    """DEP-2, DEP-11, decision 0019."""
+    lookup = LookupDrafter()
+    grades = BoundDrafters.of(lookup=lookup).controllers["lookup"]
+    assert len(grades) == lookup.grades
+    grades[0].cost(3, 14.0)
+    for _ in range(10):
+        grades[0].outcome(1, 1)
+    assert [each.report().costs for each in grades] == [{3: 14.0}] * lookup.grades
+    assert [each.report().rates for each in grades[1:]] == [()] * (lookup.grades - 1)

@@ -129,3 +129,14 @@ def test_a_primary_that_never_pays_does_not_keep_the_other_from_being_asked() ->
             sources.cost("model", choice.depth.scheduled, 10.0 + 30.0 * choice.depth.scheduled)
         choice.depth.next()
     assert chosen.count("lookup") > 30
+
+
+def test_each_grade_has_a_contest_of_its_own() -> None:
+    """DRF-8: what is tried for one grade is not tried for another."""
+    first, second = Contest(), Contest()
+    model = source("model", 0, [learnt(0.7, 0.5)])
+    lookup = source("lookup", 1, [learnt(0.2, 0.1), learnt(1.0, 0.1)])
+    sources = Sources([model, lookup], [first, second])
+    tried = [round_ for round_ in range(20) if sources.choose(7).source.name == "model"]  # type: ignore[union-attr]
+    assert tried == [3, 11]
+    assert [first.second(1.0, 2.0) for _ in range(4)] == [True, True, True, False]

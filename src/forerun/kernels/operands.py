@@ -1,10 +1,11 @@
-"""What quantised operations take: the words and group terms of weights, and whole layers."""
+"""What quantised operations take: the words and group terms of weights."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+BLOCK_SCALED_BITS = {"nvfp4": 4, "mxfp4": 4, "mxfp8": 8}  # of a code, by kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,38 @@ class AffineWeight:
     scale: Tensor  # [out, in / group], any float dtype
     bias: Tensor | None  # the same shape; None: no zero points, bias 0
     bits: int  # 4 or 8
+
+    @property
+    def out_features(self) -> int:
+        return self.words.shape[0]
+
+    @property
+    def in_features(self) -> int:
+        return self.words.shape[1] * 32 // self.bits
+
+    @property
+    def group(self) -> int:
+        return self.in_features // self.scale.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.words.device
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScaledWeight:
+    """`w = scale * c`, codes and scales small floats, one scale a group of columns.
+
+    Words as in `AffineWeight`. `kernels.dequantise.floats` says what codes and scales stand for.
+    """
+
+    words: Tensor  # [out, in * bits / 32] uint32
+    scale: Tensor  # [out, in / group] uint8
+    kind: str  # a key of BLOCK_SCALED_BITS
+
+    @property
+    def bits(self) -> int:
+        return BLOCK_SCALED_BITS[self.kind]
 
     @property
     def out_features(self) -> int:
@@ -53,6 +86,7 @@ class RepackedWeight:
 
 
 Affine = AffineWeight | RepackedWeight
+Quantised = Affine | BlockScaledWeight
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,37 +95,3 @@ class BiasedLinear:
 
     weight: Affine
     bias: Tensor | None  # [out]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerOperands:
-    """A decoder layer of gated MLP and causal attention, its projections apart.
-
-    Norms are float32 factors, [hidden] or [head_dim]; None where the family has none.
-    """
-
-    qkv: Sequence[BiasedLinear]  # one to three: together queries, keys, values
-    output: BiasedLinear
-    gate: BiasedLinear
-    up: BiasedLinear
-    down: BiasedLinear
-    input_norm: Tensor
-    mlp_norm: Tensor
-    attended_norm: Tensor | None  # of what attention adds to the stream
-    output_norm: Tensor | None  # of what the MLP adds to it
-    query_norm: Tensor | None  # of each head
-    key_norm: Tensor | None
-    epsilon: float
-    heads: int
-    kv_heads: int
-    head_dim: int
-    attention_scale: float
-    activation: str  # "silu" or "gelu_pytorch_tanh"
-    window: int | None  # positions that a query sees, itself included; None: all before it
-    rope: int = 0  # which of the model's tables of angles turns it
-    token_norm: Tensor | None = None  # of tokens, which attention reads beside the stream
-    normed_residual: bool = False  # what attention adds to is the normed stream
-
-    @property
-    def linears(self) -> Sequence[BiasedLinear]:
-        return (*self.qkv, self.output, self.gate, self.up, self.down)

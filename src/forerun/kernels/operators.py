@@ -20,9 +20,10 @@ from forerun.kernels.dense_layer import native as native_layer
 from forerun.kernels.dense_layer import reference
 from forerun.kernels.dense_layer.native import ACTIVATIONS, NativeLayers
 from forerun.kernels.dense_layer.reference import Place
+from forerun.kernels.layer_operands import AttentionOperands, LayerOperands, MlpOperands
 from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine.native import NativeLinear
-from forerun.kernels.operands import BiasedLinear, LayerOperands, RepackedWeight
+from forerun.kernels.operands import BiasedLinear, RepackedWeight
 from forerun.kernels.output_head import native as native_head
 from forerun.kernels.output_head import reference as output_head
 from forerun.kernels.output_head.native import NativeHead
@@ -63,20 +64,23 @@ def dense_layer(
     layer: LayerOperands, stream: Tensor, turns: Pair, rows: Pair, at: Place, *, threads: int
 ) -> None:
     """As `dense_layer.reference` says; the layer's weights are repacked ones."""
+    mixer, mlp = layer.mixer, layer.feed_forward
     assert layer.token_norm is None, "a draft's first layer has no operator"
+    assert isinstance(mixer, AttentionOperands), "a layer of attention has an operator"
+    assert isinstance(mlp, MlpOperands), "one of an MLP has"
     weights = [part.weight for part in layer.linears]
     repacked = [weight for weight in weights if isinstance(weight, RepackedWeight)]
     assert len(repacked) == len(weights), "weights of a layer's operator are repacked"
     tensors = [
         *(*turns, layer.input_norm, layer.mlp_norm, layer.attended_norm, layer.output_norm),
-        *(layer.query_norm, layer.key_norm, *(part.bias for part in layer.linears)),
+        *(mixer.query_norm, mixer.key_norm, *(part.bias for part in layer.linears)),
     ]
     numbers = [
-        *(at.first_row, at.live, at.first_position, threads, layer.heads, layer.kv_heads),
-        *(layer.head_dim, layer.window or 0, ACTIVATIONS[layer.activation]),
+        *(at.first_row, at.live, at.first_position, threads, mixer.heads, mixer.kv_heads),
+        *(mixer.head_dim, mixer.window or 0, ACTIVATIONS[mlp.activation]),
         *(number for weight in repacked for number in _numbers(weight)),
     ]
-    packed, factors = [weight.data for weight in repacked], [layer.epsilon, layer.attention_scale]
+    packed, factors = [weight.data for weight in repacked], [layer.epsilon, mixer.scale]
     _dense_layer(stream, *rows, tensors, packed, numbers, factors)
 
 
@@ -142,9 +146,10 @@ def _dense_layer(
     at = Place(stream.shape[0], first_row, live, first_position)
     if not threads or native_layer.why_not(layer, keys.dtype) is not None:
         return reference.dense_layer(layer, stream, turns, rows, at)
+    head_dim = numbers[6]
     assert stream.is_contiguous(), "the kernel changes a stream in place"
     for part in rows:
-        assert part.stride()[1:] == (layer.head_dim, 1), "rows of a head follow each other"
+        assert part.stride()[1:] == (head_dim, 1), "rows of a head follow each other"
     kernels = NativeLayers([layer], keys.dtype, threads)
     cosines, sines = turns
     kernels.enter(stream, at.width, [(cosines.data_ptr(), sines.data_ptr())])
@@ -212,22 +217,21 @@ def _layer(
     assert input_norm is not None
     assert mlp_norm is not None
     return LayerOperands(
-        qkv=qkv,
+        mixer=AttentionOperands(
+            qkv=qkv,
+            query_norm=query_norm,
+            key_norm=key_norm,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            scale=factors[1],
+            window=window or None,
+        ),
         output=output,
-        gate=gate,
-        up=up,
-        down=down,
+        feed_forward=MlpOperands(gate, up, down, ACTIVATION_NAMES[activation]),
         input_norm=input_norm,
         mlp_norm=mlp_norm,
         attended_norm=attended_norm,
         output_norm=output_norm,
-        query_norm=query_norm,
-        key_norm=key_norm,
         epsilon=factors[0],
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        attention_scale=factors[1],
-        activation=ACTIVATION_NAMES[activation],
-        window=window or None,
     )

@@ -20,11 +20,12 @@ from torch import Tensor
 from forerun.base.logs import logger
 from forerun.kernels.dense_layer import native as native_layer
 from forerun.kernels.dense_layer.native import NativeLayer, NativeLayers
+from forerun.kernels.layer_operands import LayerOperands
 from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine import torch_int4
 from forerun.kernels.linear_affine.native import NativeLinear
 from forerun.kernels.linear_affine.reference import ReferenceLinear
-from forerun.kernels.operands import AffineWeight, LayerOperands
+from forerun.kernels.operands import AffineWeight
 from forerun.kernels.output_head import native as native_head
 from forerun.kernels.output_head.native import NativeHead
 from forerun.kernels.rms_norm import layer_norm_form

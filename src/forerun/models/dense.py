@@ -21,8 +21,9 @@ from forerun.contract.cache import LayerCache
 from forerun.contract.model import Best, CacheOptions, Caches, DraftModel, Forward, ModelFacts
 from forerun.models.projection import Projection
 from forerun.nn import attention as nn_attention
-from forerun.nn.dense_layer import Heads, Streams
+from forerun.nn.dense_layer import Streams
 from forerun.nn.embedding import Embedding
+from forerun.nn.layer_weights import Heads
 from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope, RopeTables

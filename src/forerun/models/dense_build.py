@@ -23,8 +23,16 @@ from forerun.models.dense import (
 from forerun.models.weights import Weights
 from forerun.nn import attention as nn_attention
 from forerun.nn.activation import GATED
-from forerun.nn.dense_layer import Heads, LayerForm, LayerNorms, LayerWeights, fused_layers
+from forerun.nn.dense_layer import fused_layers
 from forerun.nn.embedding import Embedding
+from forerun.nn.layer_weights import (
+    AttentionWeights,
+    Heads,
+    LayerForm,
+    LayerNorms,
+    LayerWeights,
+    MlpWeights,
+)
 from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope, RopeParameters, from_config
@@ -130,13 +138,23 @@ class DenseBuilder:
         gate_up = (f"{mlp}gate_proj", inner), (f"{mlp}up_proj", inner)
         return LayerWeights(
             index=index,
-            form=form,
-            heads=heads,
             epsilon=shape.eps,
-            qkv=pick(hidden, *qkv, biased=form.biased),
+            mixer=AttentionWeights(
+                heads=heads,
+                scale=form.scale,
+                window=form.window,
+                rope=form.rope,
+                rotary_dim=form.rotary_dim,
+                norm=self.head_norm(at) if form.head_norms else None,
+                qkv=pick(hidden, *qkv, biased=form.biased),
+                gate=[],
+            ),
             output=pick(query, (f"{attention}o_proj", hidden), biased=form.biased),
-            gate_up=pick(hidden, *gate_up, biased=form.mlp_biased),
-            down=pick(inner, (f"{mlp}down_proj", hidden), biased=form.mlp_biased),
+            feed_forward=MlpWeights(
+                form.activation,
+                gate_up=pick(hidden, *gate_up, biased=form.mlp_biased),
+                down=pick(inner, (f"{mlp}down_proj", hidden), biased=form.mlp_biased),
+            ),
             norms=self._norms(at, form),
         )
 
@@ -149,7 +167,6 @@ class DenseBuilder:
             attended=after_attention if outer else None,
             mlp=self.norm(f"{at}pre_feedforward_layernorm") if outer else after_attention,
             output=self.norm(f"{at}post_feedforward_layernorm") if outer else None,
-            heads=self.head_norm(at) if form.head_norms else None,
         )
 
     def _rms_norm(self, weight: Tensor, *, uniform: bool = False) -> RMSNorm:
@@ -158,21 +175,22 @@ class DenseBuilder:
 
     def attention(self, layer: LayerWeights) -> Attention:
         """Of separate operations."""
-        form, projection = layer.form, self.weights.projection
+        mixer, projection = layer.mixer, self.weights.projection
+        assert isinstance(mixer, AttentionWeights), "a dense model has attention in every layer"
         return Attention(
-            projection(layer.qkv),
+            projection(mixer.qkv),
             projection(layer.output),
-            layer.heads,
-            nn_attention.Attention(layer.index, form.scale, form.window),
-            norm=layer.norms.heads,
-            rope=form.rope,
+            mixer.heads,
+            nn_attention.Attention(layer.index, mixer.scale, mixer.window),
+            norm=mixer.norm,
+            rope=mixer.rope,
         )
 
     def mlp(self, layer: LayerWeights) -> Mlp:
         """Of separate operations."""
-        projection = self.weights.projection
-        gate_up, down = projection(layer.gate_up), projection(layer.down)
-        return Mlp(gate_up, down, GATED[layer.form.activation])
+        mlp, projection = layer.feed_forward, self.weights.projection
+        assert isinstance(mlp, MlpWeights), "a dense model has an MLP in every layer"
+        return Mlp(projection(mlp.gate_up), projection(mlp.down), GATED[mlp.activation])
 
     def block(self, layer: LayerWeights) -> Block:
         """A block of separate operations."""

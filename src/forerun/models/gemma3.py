@@ -8,7 +8,7 @@ from forerun.models.config import ConfigReader
 from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
 from forerun.models.weights import Weights
 from forerun.nn.activation import GATED
-from forerun.nn.dense_layer import LayerForm
+from forerun.nn.layer_weights import LayerForm
 from forerun.nn.rope import RopeParameters
 
 FULL, SLIDING = "full_attention", "sliding_attention"

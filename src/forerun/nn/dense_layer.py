@@ -1,8 +1,4 @@
-"""Decoder layers that run in one call (KER-1): the caches and batches around the kernel.
-
-A layer's weights are gathered first, as they are stored. Either the kernel takes those of all
-layers, or blocks of separate operations are made of them.
-"""
+"""Decoder layers that run in one call (KER-1): the caches and batches around the kernel."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +10,8 @@ from torch import Tensor
 from forerun.contract.batch import Batch
 from forerun.contract.cache import AttentionCache, LayerCache
 from forerun.contract.history import Write
-from forerun.kernels.operands import BiasedLinear, LayerOperands
+from forerun.kernels.layer_operands import AttentionOperands, LayerOperands, MlpOperands
+from forerun.kernels.operands import BiasedLinear
 from forerun.kernels.select import (
     KernelChoice,
     NativeLayer,
@@ -22,7 +19,7 @@ from forerun.kernels.select import (
     dense_layers,
     refused_layers,
 )
-from forerun.nn.linear import LinearWeights
+from forerun.nn.layer_weights import AttentionWeights, LayerWeights, MlpWeights
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope
 from forerun.quant.packed import PackedWeight
@@ -30,61 +27,6 @@ from forerun.quant.packed import PackedWeight
 Turns = Sequence[Sequence[tuple[int, int]]]  # of each rope and row: `Rope.addresses`
 RunRow = Callable[[int, int], None]  # a layer over a row of the batch, of that length
 Streams = dict[int, Tensor]  # the residual stream as it enters a layer, by index of the layer
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The heads of an attention layer; `query / kv` query heads share a key head."""
-
-    query: int
-    kv: int
-    dim: int
-
-
-@dataclass(frozen=True, slots=True)
-class LayerForm:
-    """How the layers of a family differ."""
-
-    scale: float  # of attention scores
-    activation: str
-    biased: bool = False  # attention has biases, and their absence is an error
-    mlp_biased: bool = False
-    head_norms: bool = False  # of each query and key head (QW3-1, GM3-4)
-    outer_norms: bool = False  # of what attention and MLP add to the stream (GM3-5)
-    window: int | None = None
-    rope: int = 0  # which of the model's rotary tables turns it
-    normed_residual: bool = False  # what attention adds to is the normed stream (03 EGL-4)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerNorms:
-    """The norms of one layer. `heads`: queries and keys as one table, a row a head."""
-
-    input: RMSNorm
-    mlp: RMSNorm
-    attended: RMSNorm | None
-    output: RMSNorm | None
-    heads: RMSNorm | None
-    tokens: RMSNorm | None = None  # of what a draft's attention reads beside the stream (03 EGL-4)
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """One layer as picked from a checkpoint. Whoever makes something of a list empties it."""
-
-    index: int
-    form: LayerForm
-    heads: Heads
-    epsilon: float
-    norms: LayerNorms
-    qkv: list[LinearWeights]
-    output: list[LinearWeights]
-    gate_up: list[LinearWeights]
-    down: list[LinearWeights]
-
-    @property
-    def linears(self) -> Sequence[LinearWeights]:
-        return (*self.qkv, *self.output, *self.gate_up, *self.down)
 
 
 def fused_layers(
@@ -97,8 +39,8 @@ def fused_layers(
     operands: list[LayerOperands] = []
     for layer in layers:
         found = _operands(layer)
-        if found is None:
-            refused_layers("not all weights are quantised")
+        if isinstance(found, str):
+            refused_layers(found)
             return None
         operands.append(found)
     made = dense_layers(operands, dtype, kernels)
@@ -234,7 +176,8 @@ class FusedLayer:
     """One of them, where rows of a batch pass one after the other."""
 
     def __init__(self, kernel: NativeLayer, layer: LayerWeights, dtype: torch.dtype) -> None:
-        self.heads, self.window = layer.heads, layer.form.window
+        assert isinstance(layer.mixer, AttentionWeights), "the kernel has taken it"
+        self.heads, self.window = layer.mixer.heads, layer.mixer.window
         self._kernel, self._dtype = kernel, dtype
 
     @property
@@ -281,8 +224,11 @@ def _begun(write: object) -> Write:
     return write
 
 
-def _operands(layer: LayerWeights) -> LayerOperands | None:
-    """None where a weight is not quantised."""
+def _operands(layer: LayerWeights) -> LayerOperands | str:
+    """Or why the kernel cannot serve."""
+    mixer, mlp, norms = layer.mixer, layer.feed_forward, layer.norms
+    if not isinstance(mixer, AttentionWeights) or not isinstance(mlp, MlpWeights):
+        return "layers are not of attention and an MLP"
     picked = layer.linears
     linears = [
         BiasedLinear(part.weight.folded(), part.bias)
@@ -290,35 +236,41 @@ def _operands(layer: LayerWeights) -> LayerOperands | None:
         if isinstance(part.weight, PackedWeight)
     ]
     if len(linears) < len(picked):
-        return None
+        return "not all weights are quantised"
     *qkv, output, gate, up, down = linears
-    form, heads, norms = layer.form, layer.heads, layer.norms
-    query_norm = key_norm = None
-    if norms.heads is not None:
-        table = _factors(norms.heads)
-        query_norm, key_norm = table[0], table[heads.query]
     return LayerOperands(
-        qkv=qkv,
+        mixer=_attention(mixer, qkv),
         output=output,
-        gate=gate,
-        up=up,
-        down=down,
+        feed_forward=MlpOperands(gate, up, down, mlp.activation),
         input_norm=_factors(norms.input),
         mlp_norm=_factors(norms.mlp),
         attended_norm=None if norms.attended is None else _factors(norms.attended),
         output_norm=None if norms.output is None else _factors(norms.output),
+        epsilon=layer.epsilon,
+        token_norm=None if norms.tokens is None else _factors(norms.tokens),
+        normed_residual=layer.normed_residual,
+    )
+
+
+def _attention(mixer: AttentionWeights, linears: list[BiasedLinear]) -> AttentionOperands:
+    heads = mixer.heads
+    query_norm = key_norm = None
+    if mixer.norm is not None:
+        table = _factors(mixer.norm)
+        query_norm, key_norm = table[0], table[heads.query]
+    gated = len(mixer.gate)
+    return AttentionOperands(
+        qkv=linears[: len(linears) - gated],
         query_norm=query_norm,
         key_norm=key_norm,
-        epsilon=layer.epsilon,
         heads=heads.query,
         kv_heads=heads.kv,
         head_dim=heads.dim,
-        attention_scale=form.scale,
-        activation=form.activation,
-        window=form.window,
-        rope=form.rope,
-        token_norm=None if norms.tokens is None else _factors(norms.tokens),
-        normed_residual=form.normed_residual,
+        scale=mixer.scale,
+        window=mixer.window,
+        rope=mixer.rope,
+        rotary_dim=mixer.rotary_dim,
+        gate=linears[-1] if gated else None,
     )
 
 

@@ -13,7 +13,7 @@ from fixtures.layer_operands import HIDDEN, empty_rows, family_layer, rounded_pr
 from fixtures.native_kernels import native_library
 from forerun.kernels.dense_layer.native import NativeLayers
 from forerun.kernels.dense_layer.reference import Place, Product, dense_layer, exact_product
-from forerun.kernels.operands import LayerOperands
+from forerun.kernels.layer_operands import LayerOperands
 
 FAMILIES = ["llama", "qwen3", "gemma3"]
 TIES = {torch.float32: 1e-5, torch.bfloat16: 2**-8}  # of the largest number of the stream

@@ -18,7 +18,8 @@ from fixtures.native_layers import (
     rope_tables,
     tokens_of,
 )
-from forerun.kernels.native.library import FrLayer, FrPass, FrStep, Team
+from forerun.kernels.native.library import Team
+from forerun.kernels.native.structs import FrLayer, FrPass, FrStep
 
 LENGTH = 60
 

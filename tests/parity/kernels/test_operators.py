@@ -13,18 +13,19 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from fixtures.kernels_parity import random_affine
-from fixtures.layer_operands import HIDDEN, empty_rows, family_layer, turns_of
+from fixtures.layer_operands import HIDDEN, attention_of, empty_rows, family_layer, turns_of
 from fixtures.native_kernels import native_library
 from forerun.kernels import operators
 from forerun.kernels.dense_layer import reference
 from forerun.kernels.dense_layer.native import NativeLayers
 from forerun.kernels.dense_layer.reference import Place
 from forerun.kernels.dequantise.reference import dequantise
+from forerun.kernels.layer_operands import LayerOperands, MlpOperands
 from forerun.kernels.linear_affine.native import NativeLinear
 from forerun.kernels.native import library
 from forerun.kernels.native.library import Library
 from forerun.kernels.native.packed import repacked
-from forerun.kernels.operands import AffineWeight, BiasedLinear, LayerOperands, RepackedWeight
+from forerun.kernels.operands import AffineWeight, BiasedLinear, RepackedWeight
 from forerun.kernels.output_head.native import NativeHead
 
 AT = Place(width=5, first_row=4, live=7, first_position=20)
@@ -52,13 +53,13 @@ def repacked_layer(family: str) -> LayerOperands:
         return BiasedLinear(repacked(built(), one.weight), one.bias)
 
     layer = family_layer(family)
+    mixer, mlp = attention_of(layer), layer.feed_forward
+    assert isinstance(mlp, MlpOperands)
     return replace(
         layer,
-        qkv=[part(one) for one in layer.qkv],
+        mixer=replace(mixer, qkv=[part(one) for one in mixer.qkv]),
         output=part(layer.output),
-        gate=part(layer.gate),
-        up=part(layer.up),
-        down=part(layer.down),
+        feed_forward=replace(mlp, gate=part(mlp.gate), up=part(mlp.up), down=part(mlp.down)),
     )
 
 
@@ -66,7 +67,8 @@ def layer_inputs(layer: LayerOperands) -> tuple[Tensor, Tensor, Tensor]:
     """A stream, and keys and values whose history is random."""
     rows = empty_rows(layer, 12, torch.bfloat16)
     for part in rows:
-        part[:, 2:4] = torch.randn(layer.kv_heads, 2, layer.head_dim)
+        mixer = attention_of(layer)
+        part[:, 2:4] = torch.randn(mixer.kv_heads, 2, mixer.head_dim)
     return inputs(AT.width, HIDDEN), *rows
 
 

@@ -13,11 +13,12 @@ from weakref import ref
 import torch
 from torch import Tensor
 
+from forerun.kernels.layer_operands import AttentionOperands, LayerOperands, MlpOperands
 from forerun.kernels.native import library
-from forerun.kernels.native.library import FrLayer, FrLinear, FrPass, FrStep, Library
+from forerun.kernels.native.library import Library
 from forerun.kernels.native.packed import PackedLinear, unsupported
 from forerun.kernels.native.scratch import Scratch
-from forerun.kernels.operands import LayerOperands
+from forerun.kernels.native.structs import FrLayer, FrLinear, FrPass, FrStep
 
 ACTIVATIONS = {"silu": 0, "gelu_pytorch_tanh": 1}
 CACHE_DTYPES = (torch.float32, torch.bfloat16)
@@ -31,12 +32,17 @@ def why_not(layer: LayerOperands, dtype: torch.dtype) -> str | None:
         return library.why_not()
     if dtype not in CACHE_DTYPES:
         return f"keys and values are {dtype}"
-    if layer.head_dim % HEAD_MULTIPLE:
-        return f"heads are {layer.head_dim} wide, which is no multiple of {HEAD_MULTIPLE}"
-    if layer.activation not in ACTIVATIONS:
-        return f"the activation is {layer.activation}"
-    if len(layer.qkv) > len(FrLayer().qkv):
-        return f"queries, keys and values are in {len(layer.qkv)} parts"
+    mixer, mlp = layer.mixer, layer.feed_forward
+    if not isinstance(mixer, AttentionOperands) or not isinstance(mlp, MlpOperands):
+        return "layers are not of attention and an MLP"
+    if mixer.gate is not None or mixer.rotary_dim is not None:
+        return "attention is gated, or turns a part of its heads"
+    if mixer.head_dim % HEAD_MULTIPLE:
+        return f"heads are {mixer.head_dim} wide, which is no multiple of {HEAD_MULTIPLE}"
+    if mlp.activation not in ACTIVATIONS:
+        return f"the activation is {mlp.activation}"
+    if len(mixer.qkv) > len(FrLayer().qkv):
+        return f"queries, keys and values are in {len(mixer.qkv)} parts"
     for part in layer.linears:
         reason = unsupported(loaded, part.weight)
         if reason is not None:
@@ -49,13 +55,16 @@ class NativeLayer:
 
     def __init__(self, layer: LayerOperands, loaded: Library, step: FrStep) -> None:
         """step: of the next runs, which `place` fills"""
+        mixer, mlp = layer.mixer, layer.feed_forward
+        assert isinstance(mixer, AttentionOperands), "`why_not` has been asked"
+        assert isinstance(mlp, MlpOperands), "`why_not` has been asked"
         packed = [PackedLinear(loaded, part.weight, part.bias) for part in layer.linears]
         norms = {
             name: None if factors is None else factors.contiguous()
             for name, factors in (
                 ("input_norm", layer.input_norm),
-                ("query_norm", layer.query_norm),
-                ("key_norm", layer.key_norm),
+                ("query_norm", mixer.query_norm),
+                ("key_norm", mixer.key_norm),
                 ("attended_norm", layer.attended_norm),
                 ("mlp_norm", layer.mlp_norm),
                 ("output_norm", layer.output_norm),
@@ -72,14 +81,14 @@ class NativeLayer:
             up=up,
             down=down,
             epsilon=layer.epsilon,
-            attention_scale=layer.attention_scale,
+            attention_scale=mixer.scale,
             hidden=layer.input_norm.shape[0],
             inner=gate.rows,
-            heads=layer.heads,
-            kv_heads=layer.kv_heads,
-            head_dim=layer.head_dim,
-            activation=ACTIVATIONS[layer.activation],
-            window=layer.window or 0,
+            heads=mixer.heads,
+            kv_heads=mixer.kv_heads,
+            head_dim=mixer.head_dim,
+            activation=ACTIVATIONS[mlp.activation],
+            window=mixer.window or 0,
             normed_residual=int(layer.normed_residual),
             **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
         )
@@ -126,10 +135,11 @@ class NativeLayers:
         loaded = library.load()
         assert loaded is not None, library.why_not()
         self._library, self._team, self._scratch = loaded, loaded.team(threads), Scratch()
-        self._passes = [FrPass() for _ in range(1 + max(layer.rope for layer in layers))]
+        ropes = [_rope(layer) for layer in layers]
+        self._passes = [FrPass() for _ in range(1 + max(ropes))]
         bfloat16 = int(dtype == torch.bfloat16)
         self._steps = (FrStep * len(layers))(
-            *(FrStep(addressof(self._passes[layer.rope]), bfloat16=bfloat16) for layer in layers)
+            *(FrStep(addressof(self._passes[rope]), bfloat16=bfloat16) for rope in ropes)
         )
         self.layers = [
             NativeLayer(layer, loaded, step)
@@ -181,3 +191,7 @@ class NativeLayers:
 
 def _nothing() -> None:
     """What a reference to a tensor answers before there was one."""
+
+
+def _rope(layer: LayerOperands) -> int:
+    return layer.mixer.rope if isinstance(layer.mixer, AttentionOperands) else 0

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.kernels.dequantise.reference import dequantise
-from forerun.kernels.operands import BiasedLinear, LayerOperands
+from forerun.kernels.layer_operands import AttentionOperands, LayerOperands, MlpOperands
+from forerun.kernels.operands import BiasedLinear
 from forerun.kernels.rms_norm.reference import rms_norm
 
 Product = Callable[[BiasedLinear, Tensor], Tensor]
@@ -51,28 +52,35 @@ def dense_layer(
     rows    keys and values [kv_heads, capacity, head_dim]
     tokens  [width, hidden] float32, of a layer that reads them beside the stream
     """
+    mixer, mlp = layer.mixer, layer.feed_forward
+    assert isinstance(mixer, AttentionOperands), "this is a layer of attention"
+    assert isinstance(mlp, MlpOperands), "and of an MLP"
     into = rms_norm(stream, layer.input_norm, layer.epsilon)
     if layer.normed_residual:
         stream.copy_(into)
     if layer.token_norm is not None:
         assert tokens is not None, "this layer reads tokens"
         into = torch.cat((rms_norm(tokens, layer.token_norm, layer.epsilon), into), -1)
-    queries, *new = _projected(layer, into, turns, product)
+    queries, *new = _projected(mixer, into, turns, layer.epsilon, product)
     end = at.first_row + at.width
     for buffer, written in zip(rows, new, strict=True):
         buffer[:, at.first_row : end] = written.transpose(0, 1).to(buffer.dtype)
     keys, values = (buffer[:, end - at.live : end].float() for buffer in rows)
-    attended = product(layer.output, _attended(layer, queries, keys, values))
+    attended = product(layer.output, _attended(mixer, queries, keys, values))
     stream += _outer_norm(layer, layer.attended_norm, attended)
     into = rms_norm(stream, layer.mlp_norm, layer.epsilon)
-    gate, up = product(layer.gate, into), product(layer.up, into)
-    tanh = layer.activation == "gelu_pytorch_tanh"
+    gate, up = product(mlp.gate, into), product(mlp.up, into)
+    tanh = mlp.activation == "gelu_pytorch_tanh"
     activated = functional.gelu(gate, approximate="tanh") if tanh else functional.silu(gate)
-    stream += _outer_norm(layer, layer.output_norm, product(layer.down, activated * up))
+    stream += _outer_norm(layer, layer.output_norm, product(mlp.down, activated * up))
 
 
 def _projected(
-    layer: LayerOperands, into: Tensor, turns: tuple[Tensor, Tensor], product: Product
+    layer: AttentionOperands,
+    into: Tensor,
+    turns: tuple[Tensor, Tensor],
+    epsilon: float,
+    product: Product,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values [width, heads, head_dim], normed and turned as the family does."""
     joined = torch.cat([product(part, into) for part in layer.qkv], -1)
@@ -80,9 +88,9 @@ def _projected(
     parts = (layer.heads, layer.kv_heads, layer.kv_heads)
     queries, keys, values = heads.split_with_sizes(parts, 1)
     if layer.query_norm is not None:
-        queries = rms_norm(queries, layer.query_norm, layer.epsilon)
+        queries = rms_norm(queries, layer.query_norm, epsilon)
     if layer.key_norm is not None:
-        keys = rms_norm(keys, layer.key_norm, layer.epsilon)
+        keys = rms_norm(keys, layer.key_norm, epsilon)
     return _turned(queries, turns), _turned(keys, turns), values
 
 
@@ -93,11 +101,11 @@ def _turned(heads: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat((low * cosines - high * sines, high * cosines + low * sines), -1)
 
 
-def _attended(layer: LayerOperands, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def _attended(layer: AttentionOperands, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """[width, heads * head_dim]; the last of the live keys is that of the last query."""
     width, live = queries.shape[0], keys.shape[1]
     grouped = queries.view(width, layer.kv_heads, -1, layer.head_dim)
-    scores = torch.einsum("qhgd,hkd->hgqk", grouped, keys) * layer.attention_scale
+    scores = torch.einsum("qhgd,hkd->hgqk", grouped, keys) * layer.scale
     behind = torch.arange(live - width, live)[:, None] - torch.arange(live)
     seen = (behind >= 0) & (behind < (layer.window or live))
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)

@@ -1,9 +1,11 @@
-"""Affine weights to values, in plain torch; runs on every device."""
+"""Quantised weights to values, in plain torch; runs on every device."""
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from forerun.kernels.operands import Affine, RepackedWeight
+from forerun.kernels.dequantise.floats import code_values, scale_values
+from forerun.kernels.operands import BlockScaledWeight, Quantised, RepackedWeight
 
 
 def unpack(words: Tensor, bits: int) -> Tensor:
@@ -17,15 +19,24 @@ def unpack(words: Tensor, bits: int) -> Tensor:
     return torch.stack((octets & 15, octets >> 4), dim=-1).flatten(-2)
 
 
-def dequantise(weight: Affine, dtype: torch.dtype) -> Tensor:
+def dequantise(weight: Quantised, dtype: torch.dtype) -> Tensor:
     """[out, in] values in `dtype`; computed in float32, rounded once at the end."""
     if isinstance(weight, RepackedWeight):
         return _repacked(weight).to(dtype)
+    if isinstance(weight, BlockScaledWeight):
+        return _block_scaled(weight).to(dtype)
     q = unpack(weight.words, weight.bits).to(torch.float32)
     groups = q.view(*weight.scale.shape, weight.group).mul_(weight.scale.float().unsqueeze(-1))
     if weight.bias is not None:
         groups.add_(weight.bias.float().unsqueeze(-1))
     return groups.flatten(-2).to(dtype)
+
+
+def _block_scaled(weight: BlockScaledWeight) -> Tensor:
+    octets = weight.words.contiguous().view(torch.uint8)
+    codes = functional.embedding(octets.int(), code_values(weight.bits, weight.device))
+    scale = functional.embedding(weight.scale.int(), scale_values(weight.kind, weight.device))
+    return codes.view(*weight.scale.shape, weight.group).mul_(scale).flatten(-2)
 
 
 def _repacked(weight: RepackedWeight) -> Tensor:

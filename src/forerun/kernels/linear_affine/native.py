@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from forerun.kernels.native import library, scratch
-from forerun.kernels.native.library import FrLinear
 from forerun.kernels.native.packed import PackedLinear, unsupported
+from forerun.kernels.native.structs import FrLinear
 from forerun.kernels.operands import Affine
 
 DTYPES = (torch.bfloat16, torch.float32)

@@ -20,6 +20,27 @@ struct FrLinear {
     int32_t wide_terms;  // 1: scales and zero terms are float32, 0: half precision
 };
 
+// A gated-delta layer's way to mix tokens.
+struct FrDelta {
+    FrLinear inputs[2];   // together queries, keys, values, output gates; a part may have no rows
+    const float* gates;   // [2 * value_heads, hidden]: rows of beta, then of alpha
+    const float* conv;    // [taps, channels], channels those of queries, keys and values
+    const float* conv_bias;              // [channels] or null
+    const float *log_decay, *step_bias;  // [value_heads]
+    const float* norm;                   // [value_dim], of each head's result
+    int32_t taps, key_heads, value_heads, key_dim, value_dim;
+};
+
+// MLPs of which each row takes the `top` that the router likes best.
+struct FrExperts {
+    const float* router;               // [count, hidden]
+    const FrLinear *gate, *up, *down;  // [count]
+    const FrLinear* shared;            // gate, up and down of the one that all rows take, or null
+    const float* shared_gate;          // [hidden]: the sigmoid of a row's product scales it; or null
+    int32_t count, top;
+    int32_t renormalised;  // 1: the weights of a row's experts sum to 1
+};
+
 // A decoder layer. A norm that the family does not have is null.
 struct FrLayer {
     const float *input_norm, *query_norm, *key_norm, *attended_norm, *mlp_norm, *output_norm;
@@ -32,14 +53,40 @@ struct FrLayer {
     // Of a draft's first layer, whose attention reads rows of tokens and of the stream side by side.
     int32_t normed_residual;  // 1: what attention adds to is the normed stream
     const float* token_norm;  // null: attention reads the stream alone
+    int32_t rotary_dim;       // leading dimensions of a head that turn; 0: all
+    FrLinear output_gate;     // no rows: none; else its sigmoid multiplies what attention makes
+    const FrDelta* delta;     // not null: mixes instead of attention
+    const FrExperts* experts;  // not null: feed forward instead of gate, up and down
 };
 
 // The rows of one forward, the same for all layers that turn by the same angles.
 struct FrPass {
     float* stream;                 // [width, hidden], replaced by each layer's output
-    const float *cosines, *sines;  // [width, head_dim / 2]
+    const float *cosines, *sines;  // [width, rotary_dim / 2]
     int32_t width;
     const float* tokens;  // [width, hidden], read by layers with a norm for them
+};
+
+// What steps of a gated-delta layer read.
+struct FrDeltaRows {
+    float* raw;             // [rows, channels] before conv and activation
+    float *keys, *values;   // [rows, key_heads, key_dim], [rows, value_heads, value_dim]
+    float *decay, *beta;    // [rows, value_heads]
+};
+
+// A gated-delta layer's part of a forward. States are [value_heads, value_dim, key_dim], tails
+// [taps - 1, channels] of raw conv inputs.
+struct FrDeltaStep {
+    const float *tail, *state;  // before the new rows; the state lacks the pending steps
+    FrDeltaRows pending;        // which are folded in first
+    int32_t pending_count;
+    float* folded;               // gets the state after them; null: nobody wants it
+    FrDeltaRows kept;            // gets what the new rows were; null: nobody wants it
+    float *end_tail, *end_state;  // get what is left after the new rows; null: nobody wants it
+    const int32_t* splits;        // ascending, inside the new rows: there, too, states are wanted
+    float* const *split_tails;
+    float* const *split_states;
+    int32_t split_count;
 };
 
 // What a layer does with the rows that pass: where they go, and the history that they see.
@@ -51,6 +98,7 @@ struct FrStep {
     int32_t first_row;                 // where the first new row goes, of `capacity`
     int32_t live;                      // rows of the history that end with the new ones
     int32_t first_position;            // of the first live row
+    const FrDeltaStep* delta;          // of a gated-delta layer, which reads nothing else here
 };
 
 // The final norm and the output head.

@@ -10,9 +10,7 @@ from ctypes import (
     CDLL,
     POINTER,
     Array,
-    Structure,
     c_char_p,
-    c_float,
     c_int32,
     c_int64,
     c_void_p,
@@ -22,94 +20,13 @@ from pathlib import Path
 
 from forerun.base.errors import UnsupportedError
 from forerun.kernels.native import sources
+from forerun.kernels.native.structs import FrHead, FrLayer, FrLinear
 
 NOT_BUILT = (
     "the native kernels are not built; install a C++ compiler (g++ or clang++) and then forerun "
     "again (`pip install -v` shows what failed)"
 )
 STALE = "the native kernels are of other sources than these; install forerun again (`pip install`)"
-
-
-class FrLinear(Structure):
-    """A packed weight [rows, columns]: value = scale * code + zero term."""
-
-    _fields_ = (
-        ("packed", c_void_p),  # `packed_bytes` bytes, written by `pack`
-        ("bias", c_void_p),  # float32 [rows] or None
-        ("rows", c_int32),
-        ("columns", c_int32),
-        ("group", c_int32),  # columns that share a scale, a multiple of 32
-        ("bits", c_int32),  # 4 or 8
-        ("wide_terms", c_int32),  # 1: scales and zero terms are float32, 0: half precision
-    )
-
-
-class FrLayer(Structure):
-    """A decoder layer. Norms are float32 [hidden] or [head_dim]; None where there is none."""
-
-    _fields_ = (
-        ("input_norm", c_void_p),
-        ("query_norm", c_void_p),
-        ("key_norm", c_void_p),
-        ("attended_norm", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("output_norm", c_void_p),
-        ("qkv", FrLinear * 3),  # together queries, keys, values; parts not needed have no rows
-        ("output", FrLinear),
-        ("gate", FrLinear),
-        ("up", FrLinear),
-        ("down", FrLinear),
-        ("epsilon", c_float),
-        ("attention_scale", c_float),
-        ("hidden", c_int32),
-        ("inner", c_int32),
-        ("heads", c_int32),
-        ("kv_heads", c_int32),
-        ("head_dim", c_int32),
-        ("activation", c_int32),  # 0: SiLU, 1: GELU by tanh
-        ("window", c_int32),  # positions that a query sees, itself included; 0: all before it
-        # of a draft's first layer, whose attention reads rows of tokens and stream side by side
-        ("normed_residual", c_int32),  # 1: what attention adds to is the normed stream
-        ("token_norm", c_void_p),  # None: attention reads the stream alone
-    )
-
-
-class FrPass(Structure):
-    """The rows of one forward, the same for all layers that turn by the same angles."""
-
-    _fields_ = (
-        ("stream", c_void_p),  # float32 [width, hidden], replaced by each layer's output
-        ("cosines", c_void_p),  # float32 [width, head_dim / 2]
-        ("sines", c_void_p),
-        ("width", c_int32),
-        ("tokens", c_void_p),  # float32 [width, hidden], read by layers with a norm for them
-    )
-
-
-class FrStep(Structure):
-    """What a layer does with the rows that pass: where they go, and the history that they see."""
-
-    _fields_ = (
-        ("rows", c_void_p),  # an FrPass
-        ("keys", c_void_p),  # [kv_heads, capacity, head_dim]
-        ("values", c_void_p),
-        ("key_stride", c_int64),  # elements from one head to the next
-        ("value_stride", c_int64),
-        ("bfloat16", c_int32),  # 1: keys and values are bfloat16, 0: float32
-        ("first_row", c_int32),  # where the first new row goes, of `capacity`
-        ("live", c_int32),  # rows of the history that end with the new ones
-        ("first_position", c_int32),  # of the first live row
-    )
-
-
-class FrHead(Structure):
-    """The final norm and the output head."""
-
-    _fields_ = (
-        ("norm", c_void_p),  # float32 [columns]; None: the rows are normed already
-        ("weight", FrLinear),
-        ("epsilon", c_float),
-    )
 
 
 class Team:

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from forerun.kernels.native.library import FrLinear, Library
+from forerun.kernels.native.library import Library
+from forerun.kernels.native.structs import FrLinear
 from forerun.kernels.operands import Affine, AffineWeight, RepackedWeight
 
 ALIGNMENT = 64  # bytes, of a cache line

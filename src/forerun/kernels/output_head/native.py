@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from forerun.kernels.native import library, scratch
-from forerun.kernels.native.library import FrHead
 from forerun.kernels.native.packed import PackedLinear, unsupported
+from forerun.kernels.native.structs import FrHead
 from forerun.kernels.operands import Affine
 
 MOST_BEST = 128  # measured: 0.05 ms a row; each number more is one more comparison an insertion

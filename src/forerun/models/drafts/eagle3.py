@@ -1,7 +1,7 @@
 """Loading an EAGLE-3 head for its target: tensors, checks, kernels (spec 03 EGL-6 to EGL-9)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -30,7 +30,14 @@ from forerun.models.drafts.quantising import (
 from forerun.models.drafts.vocabulary import column_ids
 from forerun.models.tensor_files import Stored, open_tensors
 from forerun.models.weights import LISTED, Weights
-from forerun.nn.dense_layer import FusedLayers, LayerForm, LayerNorms, LayerWeights, fused_layers
+from forerun.nn.dense_layer import FusedLayers, fused_layers
+from forerun.nn.layer_weights import (
+    AttentionWeights,
+    LayerForm,
+    LayerNorms,
+    LayerWeights,
+    MlpWeights,
+)
 from forerun.nn.linear import Linear, LinearWeights
 from forerun.nn.norm import RMSNorm
 from forerun.nn.placement import Placement
@@ -204,21 +211,29 @@ class _Builder:
         gate_up = [(f"{at}mlp.{name}_proj", inner) for name in ("gate", "up")]
         return LayerWeights(
             index=0,
-            form=replace(self._form, normed_residual=self.head.norm_before_residual),
-            heads=heads,
             epsilon=shape.eps,
             norms=LayerNorms(
                 tokens=dense.norm(f"{at}input_layernorm"),
                 input=dense.norm(f"{at}hidden_norm"),
                 mlp=dense.norm(f"{at}post_attention_layernorm"),
-                attended=None,
-                output=None,
-                heads=dense.head_norm(at) if self.head.head_norms else None,
             ),
-            qkv=pick(2 * hidden, *qkv),
+            mixer=AttentionWeights(
+                heads=heads,
+                scale=self._form.scale,
+                window=None,
+                rope=0,
+                rotary_dim=None,
+                norm=dense.head_norm(at) if self.head.head_norms else None,
+                qkv=pick(2 * hidden, *qkv),
+                gate=[],
+            ),
             output=pick(query, (f"{at}self_attn.o_proj", hidden)),
-            gate_up=pick(hidden, *gate_up),
-            down=pick(inner, (f"{at}mlp.down_proj", hidden)),
+            feed_forward=MlpWeights(
+                self._form.activation,
+                gate_up=pick(hidden, *gate_up),
+                down=pick(inner, (f"{at}mlp.down_proj", hidden)),
+            ),
+            normed_residual=self.head.norm_before_residual,
         )
 
     def _other_layers(self) -> list[LayerWeights]:
@@ -242,7 +257,7 @@ class _Builder:
             dense.attention(first),
             norms.mlp,
             dense.mlp(first),
-            first.form.normed_residual,
+            first.normed_residual,
         )
         blocks = [dense.block(layer) for layer in others]
         return SeparateLayers(block, blocks, self.weights.placement.dtype)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from forerun.nn.dense_layer import LayerWeights
+from forerun.nn.layer_weights import AttentionWeights, LayerWeights, MlpWeights
 from forerun.nn.linear import LinearWeights
 from forerun.quant.codec import quantise
 from forerun.quant.formats import QuantFormat
@@ -30,15 +30,19 @@ def quantised_linear(part: LinearWeights, to: QuantFormat = FORMAT) -> LinearWei
 
 def quantised_layer(layer: LayerWeights) -> LayerWeights:
     """A copy; gate and up are apart in it, as the kernel of a layer takes them."""
-    gate_up = [quantised_linear(part) for part in layer.gate_up]
+    mixer, mlp = layer.mixer, layer.feed_forward
+    assert isinstance(mixer, AttentionWeights), "a draft's layers are of attention"
+    assert isinstance(mlp, MlpWeights), "and of an MLP"
+    gate_up = [quantised_linear(part) for part in mlp.gate_up]
     if len(gate_up) == 1:
         gate_up = _halves(gate_up[0])
     return replace(
         layer,
-        qkv=[quantised_linear(part) for part in layer.qkv],
+        mixer=replace(mixer, qkv=[quantised_linear(part) for part in mixer.qkv]),
         output=[quantised_linear(part) for part in layer.output],
-        gate_up=gate_up,
-        down=[quantised_linear(part) for part in layer.down],
+        feed_forward=replace(
+            mlp, gate_up=gate_up, down=[quantised_linear(part) for part in mlp.down]
+        ),
     )
 
 

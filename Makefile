@@ -15,8 +15,16 @@ PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check --quiet -c 
 run: $(VENV)/.installed
 	@$(VENV)/bin/forerun run $(MODEL) "$$PROMPT"
 
+# Tests of one process run side by side; those that start processes of their own, one by one.
+PYTEST := $(VENV)/bin/python -m pytest -m "not slow"
+
 test: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest -m "not slow" $(ARGS)
+ifdef ARGS
+	$(PYTEST) $(ARGS)
+else
+	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile --ignore tests/api --ignore tests/e2e
+	$(PYTEST) tests/api tests/e2e
+endif
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -3,6 +3,8 @@
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # no test reaches a hub; set before it is imported
+if "PYTEST_XDIST_WORKER" in os.environ:  # others run beside it: torch's threads would collide
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from hypothesis import settings
 

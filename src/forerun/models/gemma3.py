@@ -5,7 +5,7 @@ import torch
 from forerun.base.errors import LoadError
 from forerun.contract.model import TargetModel
 from forerun.models.config import ConfigReader
-from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
+from forerun.models.decoder_build import DecoderBuilder, read_shape, whole_head_rope
 from forerun.models.weights import Weights
 from forerun.nn.activation import GATED
 from forerun.nn.layer_weights import LayerForm
@@ -51,7 +51,7 @@ def build(config: ConfigReader, weights: Weights) -> TargetModel:
     activation = config.only("hidden_activation", "gelu_pytorch_tanh", GATED)
     weights.skip(*TOWERS)
     prefix = weights.prefix("embed_tokens.weight", tuple(CONTAINERS))
-    builder = DenseBuilder(shape, weights, prefix, norm_shift=True)
+    builder = DecoderBuilder(shape, weights, prefix, norm_shift=True)
     scale, window = config.number("query_pre_attn_scalar") ** -0.5, config.integer("sliding_window")
     biased = config.flag("attention_bias", False)
     layers = [

@@ -2,7 +2,7 @@
 
 from forerun.contract.model import TargetModel
 from forerun.models.config import ConfigReader
-from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
+from forerun.models.decoder_build import DecoderBuilder, read_shape, whole_head_rope
 from forerun.models.weights import Weights
 from forerun.nn.activation import GATED
 from forerun.nn.layer_weights import LayerForm
@@ -23,7 +23,7 @@ def build(config: ConfigReader, weights: Weights) -> TargetModel:
     activation = config.only("hidden_act", "silu", GATED)
     biased, mlp_biased = config.flag("attention_bias", False), config.flag("mlp_bias", False)
     container = weights.prefix("model.embed_tokens.weight", CONTAINERS)
-    builder = DenseBuilder(shape, weights, f"{container}model.")
+    builder = DecoderBuilder(shape, weights, f"{container}model.")
     form = LayerForm(shape.heads.dim**-0.5, activation, biased=biased, mlp_biased=mlp_biased)
     layers = [builder.layer(layer, form) for layer in range(shape.layers)]
     rope = whole_head_rope(config, shape.heads.dim)

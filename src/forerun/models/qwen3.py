@@ -2,7 +2,7 @@
 
 from forerun.contract.model import TargetModel
 from forerun.models.config import ConfigReader
-from forerun.models.dense_build import DenseBuilder, read_shape, whole_head_rope
+from forerun.models.decoder_build import DecoderBuilder, read_shape, whole_head_rope
 from forerun.models.weights import Weights
 from forerun.nn.activation import GATED
 from forerun.nn.layer_weights import LayerForm
@@ -25,7 +25,7 @@ def build(config: ConfigReader, weights: Weights) -> TargetModel:
     shape = read_shape(config)
     activation = config.only("hidden_act", "silu", GATED)
     biased = config.flag("attention_bias", False)
-    builder = DenseBuilder(shape, weights, weights.prefix("embed_tokens.weight", CONTAINERS))
+    builder = DecoderBuilder(shape, weights, weights.prefix("embed_tokens.weight", CONTAINERS))
     form = LayerForm(shape.heads.dim**-0.5, activation, biased=biased, head_norms=True)
     layers = [builder.layer(layer, form) for layer in range(shape.layers)]
     return builder.model(layers, [whole_head_rope(config, shape.heads.dim)], head="lm_head")

@@ -13,7 +13,7 @@ from forerun.contract.batch import Batch
 from forerun.contract.model import SharedTables, TappedModel, TargetModel
 from forerun.models import llama, qwen3
 from forerun.models.config import ConfigReader
-from forerun.models.dense_build import DenseShape, read_shape, whole_head_rope
+from forerun.models.decoder_build import DecoderShape, read_shape, whole_head_rope
 from forerun.models.load import DRAFT, load_model
 from forerun.models.tensor_files import Stored, open_tensors
 from forerun.nn.placement import Placement
@@ -35,7 +35,7 @@ class Target:
 
     model: TargetModel
     tables: SharedTables
-    layers: DenseShape
+    layers: DecoderShape
     rope_theta: float
     taps: tuple[int, ...]
     last_norm: Tensor  # [hidden] float32

@@ -13,7 +13,7 @@ from forerun.contract.batch import Batch
 from forerun.contract.model import RankedLogits, TargetModel
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
-from forerun.models.dense import DenseModel
+from forerun.models.decoder import DecoderModel
 from forerun.runner.compose import assemble
 from forerun.sampling.options import SamplingOptions
 
@@ -79,7 +79,7 @@ def test_answers_are_equal_and_made_without_the_other_logits(
         return sink.tokens
 
     with monkeypatch.context() as patch:
-        patch.setattr(DenseModel, "best", lambda *_: None)
+        patch.setattr(DecoderModel, "best", lambda *_: None)
         whole = answer()
-    monkeypatch.delattr(DenseModel, "unembed")
+    monkeypatch.delattr(DecoderModel, "unembed")
     assert answer() == whole

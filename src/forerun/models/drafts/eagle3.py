@@ -10,7 +10,7 @@ from torch import Tensor
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
 from forerun.contract.model import DraftFacts, ModelFacts, SharedTables, TappedModel, TargetModel
-from forerun.models.dense_build import DenseBuilder
+from forerun.models.decoder_build import DecoderBuilder
 from forerun.models.drafts.eagle3_config import Eagle3Config, read_config, resolve_taps
 from forerun.models.drafts.eagle3_model import (
     Condition,
@@ -193,8 +193,8 @@ class _Builder:
         )
 
     @property
-    def _dense(self) -> DenseBuilder:
-        return DenseBuilder(self.head.shape, self.weights, "")
+    def _dense(self) -> DecoderBuilder:
+        return DecoderBuilder(self.head.shape, self.weights, "")
 
     @property
     def _form(self) -> LayerForm:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from forerun.base.errors import LoadError
 from forerun.models.config import ConfigReader, Fields
-from forerun.models.dense_build import DenseShape, read_shape, whole_head_rope
+from forerun.models.decoder_build import DecoderShape, read_shape, whole_head_rope
 from forerun.nn.rope import RopeParameters
 
 ORIGINAL = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
@@ -43,7 +43,7 @@ DEFAULTS: dict[str, dict[str, object]] = {
 class Eagle3Config:
     """One head."""
 
-    shape: DenseShape  # of its layers; `vocab_size` is the target's
+    shape: DecoderShape  # of its layers; `vocab_size` is the target's
     rope: RopeParameters
     draft_vocabulary: int
     target_hidden_size: int

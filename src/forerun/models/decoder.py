@@ -260,7 +260,7 @@ class Parts:
     softcap: float | None = None  # of the logits
 
 
-class DenseModel:
+class DecoderModel:
     """A target model over the blocks of one family, with taps and tables for drafts."""
 
     def __init__(self, parts: Parts) -> None:

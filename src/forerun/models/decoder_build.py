@@ -9,11 +9,11 @@ from torch import Tensor
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
 from forerun.models.config import ConfigReader
-from forerun.models.dense import (
+from forerun.models.decoder import (
     Attention,
     Block,
     Blocks,
-    DenseModel,
+    DecoderModel,
     Mlp,
     Parts,
     PreNormBlock,
@@ -41,7 +41,7 @@ log = logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class DenseShape:
+class DecoderShape:
     """The fields of config.json that every dense family has."""
 
     vocab_size: int
@@ -54,7 +54,7 @@ class DenseShape:
     tied: bool
 
 
-def read_shape(config: ConfigReader) -> DenseShape:
+def read_shape(config: ConfigReader) -> DecoderShape:
     """The common fields, checked against each other."""
     config.refuse("use_bidirectional_attention")
     hidden, query = config.integer("hidden_size"), config.integer("num_attention_heads")
@@ -71,7 +71,7 @@ def read_shape(config: ConfigReader) -> DenseShape:
     head_dim = config.integer("head_dim", hidden // query)
     if head_dim % 2:
         raise LoadError(f"config.json: heads are {head_dim} wide; head_dim must be even for rope")
-    return DenseShape(
+    return DecoderShape(
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden,
         intermediate_size=config.integer("intermediate_size"),
@@ -103,10 +103,10 @@ def whole_head_rope(config: ConfigReader, head_dim: int) -> RopeParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseBuilder:
+class DecoderBuilder:
     """Makes a family's layers out of the tensors under one prefix."""
 
-    shape: DenseShape
+    shape: DecoderShape
     weights: Weights
     prefix: str  # of everything but the head: "model."
     norm_shift: bool = False  # norm weights are stored minus one
@@ -207,7 +207,7 @@ class DenseBuilder:
         head: str,
         embedding_scale: float = 1.0,
         softcap: float | None = None,
-    ) -> DenseModel:
+    ) -> DecoderModel:
         """The whole model around `layers`. head: the path of the output projection."""
         placement = self.weights.placement
         fused = fused_layers(layers, placement.dtype, placement.kernels)
@@ -223,7 +223,7 @@ class DenseBuilder:
         limits = [rope.max_context for rope in ropes if rope.max_context is not None]
         if limits:
             log.warning("dynamic rope: the context is limited to %d tokens", min(limits))
-        return DenseModel(
+        return DecoderModel(
             Parts(
                 embedding,
                 stack,

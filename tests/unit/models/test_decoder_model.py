@@ -87,7 +87,7 @@ def test_text_models_offer_taps_and_neither_head_nor_media(model: TargetModel) -
 
 @pytest.fixture
 def few_unit_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forerun.models.dense._UNIT_VECTORS", 24)  # does not divide 64
+    monkeypatch.setattr("forerun.models.decoder._UNIT_VECTORS", 24)  # does not divide 64
 
 
 @pytest.mark.usefixtures("few_unit_vectors")

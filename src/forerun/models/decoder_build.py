@@ -8,18 +8,9 @@ from torch import Tensor
 
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
+from forerun.models.blocks import Attention, Block, Mlp, PreNormBlock, SandwichBlock
 from forerun.models.config import ConfigReader
-from forerun.models.decoder import (
-    Attention,
-    Block,
-    Blocks,
-    DecoderModel,
-    Mlp,
-    Parts,
-    PreNormBlock,
-    SandwichBlock,
-    Stack,
-)
+from forerun.models.decoder import Blocks, DecoderModel, Parts, Stack
 from forerun.models.weights import Weights
 from forerun.nn import attention as nn_attention
 from forerun.nn.activation import GATED

@@ -12,7 +12,7 @@ from forerun.cache.rows import RowShape
 from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache
 from forerun.contract.model import Best, CacheOptions, Caches, DraftFacts, Forward
-from forerun.models.decoder import Attention, Block, Mlp
+from forerun.models.blocks import Attention, Block, Mlp
 from forerun.nn.dense_layer import FusedLayers
 from forerun.nn.layer_weights import Heads
 from forerun.nn.linear import Linear

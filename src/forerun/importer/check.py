@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from forerun.chat.dialects.registry import capabilities
 from forerun.chat.sources import ChatTemplates
+from forerun.importer.plan import tensors_of
 from forerun.importer.sources import Checkpoint
 from forerun.models.paper import check_shapes
 from forerun.store.fields import parse_json
@@ -12,7 +13,8 @@ from forerun.tokenizer.tokenizer import Tokenizer
 
 def check_model(checkpoint: Checkpoint) -> None:
     """Raises LoadError naming the tensor, config field or tokenizer file at fault."""
-    check_shapes(checkpoint.config, {plan.name: plan.shape for plan in checkpoint.plans})
+    shapes = {plan.name: plan.shape for plan in tensors_of(checkpoint.blobs)}
+    check_shapes(checkpoint.config, shapes)
     Tokenizer.load(checkpoint.files)
 
 

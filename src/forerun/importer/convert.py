@@ -118,6 +118,8 @@ def without_one(weight: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def has_nan(data: Bytes, dtype: str) -> bool:
     """Whether raw little-endian values of a safetensors float type hold a NaN."""
+    if dtype == "F8_E4M3":
+        return bool(((data & np.uint8(0x7F)) == np.uint8(0x7F)).any())
     if dtype == "BF16":
         bits = data.view("<u2") & np.uint16(0x7FFF)
         return bool((bits > np.uint16(0x7F80)).any())

@@ -7,11 +7,12 @@ from forerun.base.errors import LoadError, RequestError, one_line
 from forerun.base.options import check_options
 from forerun.importer.check import check_templates
 from forerun.importer.drafts import Draft, open_draft, with_draft
-from forerun.importer.layers import Defaults, config_of, over
+from forerun.importer.layers import Defaults, config_of, over, without_target_tensors
+from forerun.importer.policy.kinds import parse_kind
 from forerun.importer.progress import Reporter
 from forerun.importer.pull import pull
 from forerun.importer.run import ImportRun
-from forerun.importer.sources import Source, folder_source, gguf_source
+from forerun.importer.sources import Source, folder_source, gguf_source, stored_source
 from forerun.protocol.imports import ComposeRequest, CreateRequest
 from forerun.store.blobs import Digest
 from forerun.store.manifest import Layer, ModelConfig
@@ -30,6 +31,34 @@ class Parts:
 
     base: Source | StoredModel
     draft: Draft | None
+    quantised: Source | None = None  # the weights of a stored base, to be of another type
+
+    @property
+    def sources(self) -> list[Source]:
+        """All that is read."""
+        draft = None if self.draft is None else self.draft.source
+        parts = (self.base, self.quantised, draft)
+        return [part for part in parts if isinstance(part, Source)]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The types that were asked for, checked; empty for what the weights come as."""
+
+    target: str
+    draft: str
+
+    @classmethod
+    def of(cls, request: CreateRequest | ComposeRequest, modelfile: Modelfile) -> "Wish":
+        """MF-6, MF-7."""
+        wish = cls(
+            parse_kind(request.quantize), parse_kind(request.quantize_draft, "quantize-draft")
+        )
+        if wish.draft and modelfile.draft is None:
+            raise RequestError(
+                f"quantize-draft is {wish.draft}, and the Modelfile has no DRAFT to quantise"
+            )
+        return wish
 
 
 def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Reporter) -> Digest:
@@ -43,15 +72,15 @@ def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Repo
     for warning in modelfile.warnings:
         reporter.status(warning)
     _check_template(modelfile.template)
-    parts = _open(modelfile, Path(request.folder), store, reporter)
+    wish = Wish.of(request, modelfile)
+    parts = _open(modelfile, wish, Path(request.folder), store, reporter)
     capabilities = _capabilities(modelfile, parts.base)
     with store.importing() as writer:
         run = ImportRun(store, writer, reporter)
-        config, layers = with_draft(run, parts.draft, *_target(run, parts.base, modelfile))
+        config, layers = with_draft(run, parts.draft, *_target(run, parts, modelfile))
         manifest = writer.publish(name, _stated(config, modelfile, capabilities), layers)
-    for source in (parts.base, parts.draft.source if parts.draft else None):
-        if isinstance(source, Source):
-            run.forget(source)
+    for source in parts.sources:
+        run.forget(source)
     return Digest.of(manifest.encode())
 
 
@@ -73,16 +102,21 @@ def _modelfile(request: CreateRequest | ComposeRequest) -> Modelfile:
     return modelfile
 
 
-def _open(modelfile: Modelfile, folder: Path, store: Store, reporter: Reporter) -> Parts:
+def _open(
+    modelfile: Modelfile, wish: Wish, folder: Path, store: Store, reporter: Reporter
+) -> Parts:
     named = recognise(modelfile.source, folder, store)
-    draft = None if modelfile.draft is None else open_draft(draft_folder(modelfile.draft, folder))
+    draft = None
+    if modelfile.draft is not None:
+        draft = open_draft(draft_folder(modelfile.draft, folder), wish.draft)
     if isinstance(named, FolderSource):
-        return Parts(folder_source(named.folder), draft)
+        return Parts(folder_source(named.folder, quantize=wish.target), draft)
     if isinstance(named, GgufSource):
-        return Parts(gguf_source(named.file), draft)
+        return Parts(gguf_source(named.file, quantize=wish.target), draft)
     if not named.in_store:
         pull(named.name, store, reporter)
-    return Parts(store.get(named.name), draft)
+    model = store.get(named.name)
+    return Parts(model, draft, stored_source(model, wish.target) if wish.target else None)
 
 
 def _check_template(template: str | None) -> None:
@@ -105,10 +139,10 @@ def _capabilities(modelfile: Modelfile, base: Source | StoredModel) -> tuple[str
     return check_templates(template, files, parser=parser)
 
 
-def _target(
-    run: ImportRun, base: Source | StoredModel, modelfile: Modelfile
-) -> tuple[ModelConfig, list[Layer]]:
-    """The base's layers and the Modelfile's; an existing model's are reused unchanged."""
+def _target(run: ImportRun, parts: Parts, modelfile: Modelfile) -> tuple[ModelConfig, list[Layer]]:
+    """The base's layers and the Modelfile's; an existing model's are reused unchanged, but for
+    weights that are to be of another type."""
+    base = parts.base
     defaults = Defaults(
         parameters=modelfile.parameters,
         template=modelfile.template,
@@ -123,8 +157,11 @@ def _target(
     if defaults.parameters:
         defaults = replace(defaults, parameters={**base.parameters, **defaults.parameters})
     # it is not what its base was pulled as any more, so a pull of this name fetches that again
-    config = replace(base.config, origin=None)
-    return config, over(base.manifest.layers, defaults.layers(run.writer))
+    config, layers = replace(base.config, origin=None), list(base.manifest.layers)
+    if parts.quantised is not None:
+        config = replace(config, file_type=parts.quantised.quantize)
+        layers = run.target_tensors(parts.quantised) + without_target_tensors(base)
+    return config, over(layers, defaults.layers(run.writer))
 
 
 def _stated(

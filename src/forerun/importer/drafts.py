@@ -21,9 +21,12 @@ class Draft:
     config: DraftConfig
 
 
-def open_draft(folder: Path) -> Draft:
-    """The draft in `folder`. LoadError naming the file at fault."""
-    source = folder_source(folder, prefix=DRAFT_PREFIX)
+def open_draft(folder: Path, quantize: str = "") -> Draft:
+    """The draft in `folder`, its weights to be of type `quantize` where that is given.
+
+    LoadError naming the file at fault.
+    """
+    source = folder_source(folder, prefix=DRAFT_PREFIX, quantize=quantize, draft=True)
     architecture = draft_architecture(source.checkpoint.config, str(folder / "config.json"))
     return Draft(source, DraftConfig(architecture))
 

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from forerun.base.options import OptionValue
+from forerun.importer.plan import Rule, tensors_of
 from forerun.importer.sources import Source
 from forerun.store import manifest as kinds
 from forerun.store.manifest import DRAFT_FOLDER, DRAFT_PREFIX, Layer, ModelConfig
 from forerun.store.messages import Message, encode_messages
 from forerun.store.parameters import encode_parameters
+from forerun.store.stored import StoredModel
 from forerun.store.writer import StoreWriter
 
 # Of these a new model's own stand in for its base's.
@@ -55,6 +57,17 @@ def without_draft(layers: Iterable[Layer]) -> list[Layer]:
     return [layer for layer in layers if not _is_draft(layer)]
 
 
+def without_target_tensors(model: StoredModel) -> list[Layer]:
+    """A stored model's layers, its draft's tensors among them."""
+    draft = model.draft
+    kept = None if draft is None else draft.tensor_prefix
+    return [
+        layer
+        for layer in model.manifest.layers
+        if layer.media_type != kinds.TENSOR or (kept is not None and layer.name.startswith(kept))
+    ]
+
+
 def config_of(source: Source, capabilities: tuple[str, ...] = ()) -> ModelConfig:
     """The config blob of a model made from a checkpoint."""
     return ModelConfig(
@@ -63,8 +76,13 @@ def config_of(source: Source, capabilities: tuple[str, ...] = ()) -> ModelConfig
 
 
 def _file_type(source: Source) -> str:
-    """The one type that all matrices have, else nothing (CLS-5)."""
-    types = {plan.kind for plan in source.checkpoint.plans if len(plan.shape) > 1}
+    """What was asked for; of what a publisher quantised its one type; else the one type that all
+    matrices have. Nothing where there is more than one (CLS-5)."""
+    if source.quantize:
+        return source.quantize
+    plans = tensors_of(source.checkpoint.blobs)
+    types = {plan.kind for plan in plans if plan.rule in (Rule.GATHER, Rule.QUANTISE)}
+    types = types or {plan.kind for plan in plans if len(plan.shape) > 1}
     return types.pop() if len(types) == 1 else ""
 
 

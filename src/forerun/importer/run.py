@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from forerun.base.errors import StoreError
 from forerun.importer.journal import Journal
-from forerun.importer.plan import TensorPlan, total_bytes
+from forerun.importer.plan import BlobPlan, total_bytes
 from forerun.importer.progress import Meter, Reporter
 from forerun.importer.sources import Checkpoint, Source
 from forerun.importer.write import write_tensors
@@ -26,20 +26,24 @@ class ImportRun:
 
     def model_layers(self, source: Source) -> list[Layer]:
         """A target model that can be loaded: its tensors, then its configuration files."""
+        return self.target_tensors(source) + self.file_layers(source.checkpoint)
+
+    def target_tensors(self, source: Source) -> list[Layer]:
+        """The tensors of a target that can be loaded."""
         from forerun.importer.check import check_model  # brings torch, which takes seconds
 
         check_model(source.checkpoint)
-        return self.tensor_layers(source, "tensors") + self.file_layers(source.checkpoint)
+        return self.tensor_layers(source, "tensors")
 
     def tensor_layers(self, source: Source, what: str) -> list[Layer]:
-        """Every tensor as a layer of its own; those that an earlier try wrote are kept."""
-        plans = source.checkpoint.plans
-        meter = Meter(self.reporter, f"converting {what}", total_bytes(plans))
+        """Every planned blob as a layer; those that an earlier try wrote are kept."""
+        blobs = source.checkpoint.blobs
+        meter = Meter(self.reporter, f"{_doing(source)} {what}", total_bytes(blobs))
         with self.store.downloads.folder(_journal_key(source)) as folder:
             journal = Journal(folder / "tensors")
             if self.fresh:
                 journal.forget()
-            return [self._tensor_layer(source.checkpoint, p, journal, meter) for p in plans]
+            return [self._tensor_layer(source.checkpoint, b, journal, meter) for b in blobs]
 
     def file_layers(self, checkpoint: Checkpoint, folder: str = "") -> list[Layer]:
         """The configuration files, by name under `folder`."""
@@ -53,15 +57,16 @@ class ImportRun:
         self.store.downloads.discard(_journal_key(source))
 
     def _tensor_layer(
-        self, checkpoint: Checkpoint, plan: TensorPlan, journal: Journal, meter: Meter
+        self, checkpoint: Checkpoint, plan: BlobPlan, journal: Journal, meter: Meter
     ) -> Layer:
         blob = self._kept(journal.done(plan.name))
         if blob is not None:
             meter.advance(plan.size)
             return Layer(kinds.TENSOR, blob, plan.name)
+        content = checkpoint.open(plan)
         with self.writer.blob() as file:
-            sink = _Metered(file, meter, plan.size)
-            write_tensors(checkpoint.open(plan), sink)
+            sink = _Metered(file, meter, plan.size, content.size)
+            write_tensors(content, sink)
         journal.add(plan.name, file.blob)
         meter.advance(sink.unreported)
         return Layer(kinds.TENSOR, file.blob, plan.name)
@@ -81,17 +86,30 @@ def _journal_key(source: Source) -> str:
     return f"import-{source.key}"
 
 
+def _doing(source: Source) -> str:
+    return "quantising" if source.quantize else "converting"
+
+
 @dataclass(slots=True)
 class _Metered:
-    """A blob that moves the meter as it grows, by no more than its source has."""
+    """A blob that moves the meter as it grows: by the share of its source that it stands for."""
 
     file: BlobFile
     meter: Meter
-    unreported: int
+    source_size: int
+    content_size: int
+    written: int = 0
+    reported: int = 0
+
+    @property
+    def unreported(self) -> int:
+        return self.source_size - self.reported
 
     def write(self, data: memoryview, /) -> int:
         written = self.file.write(data)
-        step = min(written, self.unreported)
-        self.unreported -= step
+        self.written += written
+        share = self.source_size * self.written // max(1, self.content_size)
+        step = min(share, self.source_size) - self.reported
+        self.reported += step
         self.meter.advance(step)
         return written

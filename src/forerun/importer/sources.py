@@ -1,47 +1,43 @@
 """Where a model comes from, opened: its configuration files, and what to write for its tensors."""
 
 import hashlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from forerun.base.errors import ImportFailedError
+from forerun.base.errors import ImportFailedError, RequestError, StoreError
 from forerun.base.json_types import JsonObject
 from forerun.base.logs import logger
-from forerun.importer.convert import has_nan
+from forerun.importer.classification import classify, refuse_request, source_tensors
 from forerun.importer.gguf_reader.checkpoint import GgufCheckpoint, read_checkpoint
 from forerun.importer.gguf_reader.file import open_gguf
-from forerun.importer.plan import TensorPlan, in_order
-from forerun.importer.write import Part, TensorFile
-from forerun.store.headers import TensorEntry
-from forerun.store.inventory import Inventory, read_inventory
-from forerun.store.manifest import Origin
+from forerun.importer.plan import BlobPlan
+from forerun.importer.planning import plan_blobs
+from forerun.importer.policy.choose import chooser
+from forerun.importer.source_tensors import SourceTensor
+from forerun.importer.tensor_parts import tensor_file
+from forerun.importer.write import TensorFile
+from forerun.store.headers import TensorEntry, read_header
+from forerun.store.inventory import CONFIG, read_inventory
+from forerun.store.manifest import JSON, Origin
+from forerun.store.stored import StoredModel
 
 log = logger(__name__)
 
-CHUNK_BYTES = 4 << 20
 LISTED = 8  # surplus tensors that are spelt out
-
-# Weights that their publisher quantised; they come with the issue that imports them (07 CLS).
-_PREQUANTISED = re.compile(r".*\.(scales|weight_packed|weight_scale|weight_scale_inv)")
-_FLOAT8 = ("F8_E4M3", "F8_E5M2", "F4", "F6_E2M3", "F6_E3M2")
 
 
 class Checkpoint(Protocol):
-    """One model, opened; reading its weights waits until a tensor file is written."""
+    """One model, opened; reading its weights waits until a blob is written."""
 
     @property
     def config(self) -> JsonObject: ...
     @property
     def files(self) -> Mapping[str, bytes]: ...
     @property
-    def plans(self) -> tuple[TensorPlan, ...]: ...
-    def open(self, plan: TensorPlan) -> TensorFile: ...
+    def blobs(self) -> tuple[BlobPlan, ...]: ...
+    def open(self, blob: BlobPlan) -> TensorFile: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,56 +45,108 @@ class Source:
     """A checkpoint and what is known about it."""
 
     checkpoint: Checkpoint
-    key: str  # names exactly these bytes: what a repeated import goes by
+    key: str  # names exactly these bytes and what becomes of them: a repeated import goes by it
     template: str | None = None
     origin: Origin | None = None
+    quantize: str = ""  # the type asked for
 
 
 @dataclass(frozen=True, slots=True)
 class FolderCheckpoint:
-    """A folder of safetensors. Values pass through unchanged (PLN-6)."""
+    """A folder of safetensors. Values pass through unchanged but for quantisation (PLN-6)."""
 
     config: JsonObject
     files: Mapping[str, bytes]
-    plans: tuple[TensorPlan, ...]
-    tensors: Mapping[str, TensorEntry]
+    blobs: tuple[BlobPlan, ...]
+    sources: Mapping[str, SourceTensor]
 
-    def open(self, plan: TensorPlan) -> TensorFile:
-        entry = self.tensors[plan.source]
-        part = Part(plan.name, entry.dtype, entry.shape, entry.size, _read_chunks(entry))
-        return TensorFile((part,))
+    def open(self, blob: BlobPlan) -> TensorFile:
+        return tensor_file(blob, self.sources)
 
 
-def gguf_source(path: Path, *, key: str | None = None, origin: Origin | None = None) -> Source:
-    """A GGUF file. `key` names its content where that is known better than by path and time."""
-    checkpoint = read_checkpoint(open_gguf(path))
+def gguf_source(
+    path: Path, *, quantize: str = "", key: str | None = None, origin: Origin | None = None
+) -> Source:
+    """A GGUF file. `key` names its content where that is known better than by path and time.
+
+    quantize  the type to requantise to; "" keeps every value (GUF-2)
+    """
+    checkpoint = read_checkpoint(open_gguf(path), quantize)
     _warn_of_surplus(path, checkpoint)
-    return Source(checkpoint, key or _file_key([path]), origin=origin)
+    key = _key(key or _file_key([path]), quantize)
+    return Source(checkpoint, key, origin=origin, quantize=quantize)
 
 
 def folder_source(
-    folder: Path, *, prefix: str = "", key: str | None = None, origin: Origin | None = None
+    folder: Path,
+    *,
+    prefix: str = "",
+    quantize: str = "",
+    draft: bool = False,
+    key: str | None = None,
+    origin: Origin | None = None,
 ) -> Source:
-    """A folder of safetensors; `prefix` goes before every tensor's name."""
+    """A folder of safetensors.
+
+    prefix    goes before every tensor's name
+    quantize  the type that its weights get by policy, "" for none; not for what is quantised
+              already: RequestError
+    draft     whether it is a draft model, which has a policy of its own (POL-7)
+    """
     inventory = read_inventory(folder)
-    _refuse_prequantised(inventory)
-    plans = in_order(
-        TensorPlan(prefix + entry.name, entry.name, entry.shape, entry.size, entry.dtype)
-        for entry in inventory.tensors.values()
-    )
-    checkpoint = FolderCheckpoint(
-        config=inventory.config,
-        files={name: file.read_bytes() for name, file in inventory.json_files.items()},
-        plans=plans,
-        tensors=inventory.tensors,
-    )
     template = inventory.chat_template
+    checkpoint = _checkpoint(
+        inventory.config,
+        {name: file.read_bytes() for name, file in inventory.json_files.items()},
+        inventory.tensors,
+        quantize,
+        prefix=prefix,
+        draft=draft,
+    )
     return Source(
         checkpoint,
-        key or _file_key(sorted(inventory.metadata)),
+        _key(key or _file_key(sorted(inventory.metadata)), quantize),
         template=None if template is None else _text(template),
         origin=origin,
+        quantize=quantize,
     )
+
+
+def stored_source(model: StoredModel, quantize: str) -> Source:
+    """The target of a stored model, for its weights to become another type."""
+    draft = model.draft
+    prefix = None if draft is None else draft.tensor_prefix
+    headers = [
+        read_header(model.file(layer), StoreError)
+        for layer in model.tensors
+        if prefix is None or not layer.name.startswith(prefix)
+    ]
+    for header in headers:
+        if "quant_type" in header.metadata:
+            raise RequestError(
+                f"quantize is {quantize}, and {header.tensors[0].name} of {model.name} is "
+                f"{header.metadata['quant_type']} already; create it from the float checkpoint"
+            )
+    files = {layer.name: model.read(layer) for layer in model.manifest.of_type(JSON)}
+    entries = {tensor.name: tensor for header in headers for tensor in header.tensors}
+    checkpoint = _checkpoint(model.json(CONFIG), files, entries, quantize)
+    return Source(checkpoint, _key(model.digest.hex, quantize), quantize=quantize)
+
+
+def _checkpoint(
+    config: JsonObject,
+    files: Mapping[str, bytes],
+    entries: Mapping[str, TensorEntry],
+    quantize: str,
+    *,
+    prefix: str = "",
+    draft: bool = False,
+) -> FolderCheckpoint:
+    found = classify(entries)
+    refuse_request(found, quantize)
+    sources = source_tensors(found, entries, config)
+    choose = chooser(config, quantize or found.kind, draft=draft)
+    return FolderCheckpoint(config, files, plan_blobs(sources, choose, prefix), sources)
 
 
 def _warn_of_surplus(path: Path, checkpoint: GgufCheckpoint) -> None:
@@ -109,37 +157,15 @@ def _warn_of_surplus(path: Path, checkpoint: GgufCheckpoint) -> None:
         log.warning("%s: %d tensors are not used: %s", path.name, len(surplus), names)
 
 
-def _refuse_prequantised(inventory: Inventory) -> None:
-    for entry in inventory.tensors.values():
-        if _PREQUANTISED.fullmatch(entry.name) or entry.dtype in _FLOAT8:
-            raise ImportFailedError(
-                f"tensor {entry.name} ({entry.dtype}) was quantised by its publisher, which is not "
-                f"read yet; take the model's float checkpoint or a GGUF file"
-            )
-
-
-def _read_chunks(entry: TensorEntry) -> Iterator[NDArray[Any]]:
-    with entry.file.open("rb") as file:
-        file.seek(entry.start)
-        left = entry.size
-        while left:
-            data = np.fromfile(file, np.uint8, min(left, CHUNK_BYTES))
-            if not data.size:
-                raise ImportFailedError(f"{entry.file} ends inside tensor {entry.name}")
-            if has_nan(data, entry.dtype):
-                raise ImportFailedError(
-                    f"tensor {entry.name} holds values that are no numbers; the file "
-                    f"{entry.file} is damaged, fetch it again"
-                )
-            left -= data.size
-            yield data
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise ImportFailedError(f"{path} is not UTF-8 text") from None
+
+
+def _key(content: str, quantize: str) -> str:
+    return f"{content}-{quantize}" if quantize else content
 
 
 def _file_key(paths: list[Path]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNMENT = 64  # of the first tensor's data in its file: what a mapped read likes
-ITEM_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2}
+ITEM_BYTES = {"U32": 4, "F32": 4, "F16": 2, "BF16": 2, "U8": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,11 @@ class TensorFile:
 
     parts: tuple[Part, ...]
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Bytes of data."""
+        return sum(part.size for part in self.parts)
 
 
 class Sink(Protocol):

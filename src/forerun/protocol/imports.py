@@ -15,11 +15,17 @@ class PullRequest(Struct, tag="pull"):
 
 
 class CreateRequest(Struct, tag="create"):
-    """Build `name` from the text of a Modelfile; relative paths start at `folder`."""
+    """Build `name` from the text of a Modelfile; relative paths start at `folder`.
+
+    `quantize` is the type that the target's weights get, `quantize_draft` the draft's; "" for what
+    they come as.
+    """
 
     name: str
     modelfile: str
     folder: str
+    quantize: str = ""
+    quantize_draft: str = ""
 
 
 class SavedMessage(Struct):
@@ -46,6 +52,8 @@ class ComposeRequest(Struct, tag="compose"):
     renderer: str | None = None
     parser: str | None = None
     requires: str | None = None
+    quantize: str = ""
+    quantize_draft: str = ""
 
 
 ImportRequest = PullRequest | CreateRequest | ComposeRequest

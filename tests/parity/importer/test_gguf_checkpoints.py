@@ -23,9 +23,9 @@ TOKENS = torch.tensor([[5, 200, 17, 17, 99, 0, 258, 64, 31, 7, 80, 12]])
 
 def imported_tensors(checkpoint: GgufCheckpoint) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
-    for plan in checkpoint.plans:
+    for blob in checkpoint.blobs:
         sink = io.BytesIO()
-        write_tensors(checkpoint.open(plan), sink)
+        write_tensors(checkpoint.open(blob), sink)
         tensors |= load(sink.getvalue())
     return tensors
 

@@ -20,6 +20,8 @@ from forerun.importer.gguf_reader.config import Heads
 from forerun.importer.gguf_reader.file import open_gguf
 from forerun.importer.gguf_reader.names import FAMILIES
 from forerun.importer.gguf_reader.tensors import Planned, plan_tensors, tensor_file
+from forerun.importer.plan import alone
+from forerun.importer.policy.choose import chooser
 from forerun.importer.write import write_tensors
 from forerun.kernels.dequantise.reference import dequantise
 from forerun.kernels.operands import AffineWeight
@@ -112,12 +114,12 @@ def test_bfloat16_is_rounded_as_torch_rounds(values: list[tuple[int, int]]) -> N
 def imported(path: Path, name: str, family: str = "qwen3") -> dict[str, Tensor]:
     """All tensors of the blob that tensor `name` of a file becomes, and its metadata."""
     file = open_gguf(path)
-    plans = plan_tensors(file, FAMILIES[family], Heads(1, 1, 1)).plans
+    plans = plan_tensors(file, FAMILIES[family], Heads(1, 1, 1), chooser({}, "")).plans
     plan = next(plan for plan in plans if plan.name == name)
     tensor = next(tensor for tensor in file.tensors if tensor.name == plan.source)
     blob = path.with_suffix(".safetensors")
     with blob.open("wb") as sink:
-        write_tensors(tensor_file(file, tensor, plan), sink)
+        write_tensors(tensor_file(file, tensor, alone(plan)), sink)
     with safe_open(blob, "pt") as opened:
         return {key: opened.get_tensor(key) for key in opened.keys()}  # noqa: SIM118
 
@@ -225,4 +227,4 @@ def test_other_types_are_refused_by_name(kind: str, values: NDArray[Any], tmp_pa
 def plan_of(kind: str, values: NDArray[Any], folder: Path) -> Planned:
     tensors = {"blk.7.attn_v.weight": (values, GGMLQuantizationType[kind])}
     file = open_gguf(write_gguf(folder / "a.gguf", "qwen3", {}, tensors))
-    return plan_tensors(file, FAMILIES["qwen3"], Heads(1, 1, 1))
+    return plan_tensors(file, FAMILIES["qwen3"], Heads(1, 1, 1), chooser({}, ""))

@@ -22,7 +22,7 @@ from unit.importer.gguf_files import interleave
 
 
 def plan(name: str, source: str) -> TensorPlan:
-    return TensorPlan(name, source, (2, 3), 24, "F32")
+    return TensorPlan(name, (source,), (2, 3), 24, "F32")
 
 
 def test_plans_are_sorted_by_name() -> None:

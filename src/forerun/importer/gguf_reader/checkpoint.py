@@ -23,7 +23,8 @@ from forerun.importer.gguf_reader.tokenizer import (
     build_tokenizer,
     special_id,
 )
-from forerun.importer.plan import TensorPlan, in_order
+from forerun.importer.plan import BlobPlan, in_order
+from forerun.importer.policy.choose import chooser
 from forerun.importer.write import TensorFile
 from forerun.store.manifest import encode_json
 
@@ -37,18 +38,21 @@ ENDS = ("eos", "eot")  # tokens that end an answer
 class GgufCheckpoint:
     config: JsonObject
     files: dict[str, bytes]  # configuration files by name
-    plans: tuple[TensorPlan, ...]
+    blobs: tuple[BlobPlan, ...]
     surplus: tuple[str, ...]
     file: GgufFile
     tensors: dict[str, GgufTensor]
 
-    def open(self, plan: TensorPlan) -> TensorFile:
-        """What to write for a plan; its chunks are read as they are asked for."""
-        return tensor_file(self.file, self.tensors[plan.source], plan)
+    def open(self, blob: BlobPlan) -> TensorFile:
+        """What to write for a blob; its chunks are read as they are asked for."""
+        (plan,) = blob.tensors
+        return tensor_file(self.file, self.tensors[plan.source], blob)
 
 
-def read_checkpoint(file: GgufFile) -> GgufCheckpoint:
-    """Raises ImportFailedError naming the key, tensor, type or tokenizer that cannot be used."""
+def read_checkpoint(file: GgufFile, quantize: str = "") -> GgufCheckpoint:
+    """quantize: the type that weights get by policy, "" for what they come as.
+
+    Raises ImportFailedError naming the key, tensor, type or tokenizer that cannot be used."""
     metadata = file.metadata
     if metadata.whole_or("split.count", 1) > 1:
         raise ImportFailedError(
@@ -58,8 +62,8 @@ def read_checkpoint(file: GgufFile) -> GgufCheckpoint:
     family = family_of(architecture)
     tensors = {tensor.name: tensor for tensor in file.tensors}
     _require(file, family, tensors, metadata.whole(f"{architecture}.block_count"))
-    planned = plan_tensors(file, family, heads_of(metadata))
     config = build_config(metadata, family, _facts(file, tensors)) | _special_ids(metadata)
+    planned = plan_tensors(file, family, heads_of(metadata), chooser(config, quantize))
     return GgufCheckpoint(
         config=config,
         files={
@@ -69,7 +73,7 @@ def read_checkpoint(file: GgufFile) -> GgufCheckpoint:
             "tokenizer_config.json": encode_json(_tokenizer_config(metadata)),
             **_pooling(metadata, architecture),
         },
-        plans=in_order(planned.plans),
+        blobs=in_order(planned.plans),
         surplus=tuple(sorted(planned.surplus)),
         file=file,
         tensors=tensors,

@@ -1,6 +1,6 @@
 """The tensors of a GGUF file as the store holds them (GUF-2..6)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,9 @@ from forerun.importer.gguf_reader.names import (
     stored_name,
     stores_one_more,
 )
-from forerun.importer.plan import Rule, TensorPlan
+from forerun.importer.plan import BlobPlan, Rule, TensorPlan
+from forerun.importer.policy.choose import Choose
+from forerun.importer.policy.kinds import GROUPS, eight_bit
 from forerun.importer.write import Part, TensorFile, part
 
 CHUNK_BYTES = 1 << 20  # of the file; a K block grows to 12 times its size on the way
@@ -44,20 +46,21 @@ class Planned:
     surplus: list[str]  # tensors that the family does not know
 
 
-def plan_tensors(file: GgufFile, family: Family, heads: Heads) -> Planned:
+def plan_tensors(file: GgufFile, family: Family, heads: Heads, choose: Choose) -> Planned:
     """Raises ImportFailedError naming the type and tensor that cannot be read."""
     planned = Planned([], [])
     for tensor in file.tensors:
         name = stored_name(tensor.name, family)
         if name is not None:
-            rule = _rule(tensor)
+            rule, kind, group = _outcome(tensor, choose(name, tensor.shape))
             plan = TensorPlan(
                 name=name,
-                source=tensor.name,
+                sources=(tensor.name,),
                 shape=tensor.shape,
                 size=tensor.size,
-                kind=_kind(tensor, rule),
+                kind=kind,
                 rule=rule,
+                group=group,
                 heads=permuted_heads(tensor.name, family, heads.query, heads.kv),
                 minus_one=stores_one_more(tensor.name, family),
             )
@@ -67,7 +70,24 @@ def plan_tensors(file: GgufFile, family: Family, heads: Heads) -> Planned:
     return planned
 
 
+def _outcome(tensor: GgufTensor, wanted: str) -> tuple[Rule, str, int]:
+    """What becomes of a tensor: rule, type and group.
+
+    Blocks that are affine groups of as few bits as are wanted, or fewer, keep their values: to
+    round them again would cost some and gain nothing.
+    """
+    rule = _rule(tensor)
+    if rule is Rule.AFFINE:
+        kept = BlockKind[tensor.type.name].format
+        if wanted in ("", kept, eight_bit(kept)):
+            return rule, kept, GROUP
+    if wanted:
+        return Rule.QUANTISE, wanted, GROUPS[wanted]
+    return rule, KEPT.get(tensor.type.name, "BF16"), 0
+
+
 def _rule(tensor: GgufTensor) -> Rule:
+    """What becomes of a tensor without a wish."""
     if tensor.type.name in KEPT:
         return Rule.KEEP
     if tensor.type.name in BlockKind.__members__ and len(tensor.shape) > 1:
@@ -80,12 +100,6 @@ def _rule(tensor: GgufTensor) -> Rule:
     return Rule.WIDEN
 
 
-def _kind(tensor: GgufTensor, rule: Rule) -> str:
-    if rule is Rule.AFFINE:
-        return BlockKind[tensor.type.name].format
-    return KEPT.get(tensor.type.name, "BF16")
-
-
 def _widens(kind: GGMLQuantizationType) -> bool:
     """Whether the gguf package dequantises the type."""
     _, block_bytes = GGML_QUANT_SIZES[kind]
@@ -96,11 +110,32 @@ def _widens(kind: GGMLQuantizationType) -> bool:
     return True
 
 
-def tensor_file(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> TensorFile:
+def tensor_file(file: GgufFile, tensor: GgufTensor, blob: BlobPlan) -> TensorFile:
     """The blob of one tensor. Reading happens as its chunks are asked for, but for AFFINE."""
+    (plan,) = blob.tensors
+    return TensorFile(tuple(_parts(file, tensor, plan)), blob.metadata)
+
+
+def _parts(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> Sequence[Part]:
     if plan.rule is Rule.AFFINE:
         return _affine(file, tensor, plan)
-    return TensorFile((_dense(file, tensor, plan),))
+    if plan.rule is Rule.QUANTISE:
+        # torch, which takes seconds
+        from forerun.importer.quantising import quantised_parts, slabs_of
+
+        return quantised_parts(plan, lambda: slabs_of(_widened(file, tensor, plan)))
+    return [_dense(file, tensor, plan)]
+
+
+def _widened(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> Iterator[NDArray[np.float32]]:
+    """The values in rows of the original's order, some at a time."""
+    step = max(1, CHUNK_BYTES // tensor.row_bytes)
+    slabs = file.read_rows(tensor, step)
+    if plan.heads:
+        whole = _rows_in_order(_whole(file, tensor), plan)
+        slabs = (whole[first : first + step] for first in range(0, len(whole), step))
+    for rows in slabs:
+        yield widen(rows, tensor.type)
 
 
 def _dense(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> Part:
@@ -133,7 +168,7 @@ def _values(tensor: GgufTensor, rows: Bytes, rule: Rule) -> NDArray[Any]:
     return to_bfloat16(values)
 
 
-def _affine(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> TensorFile:
+def _affine(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> Sequence[Part]:
     kind = BlockKind[tensor.type.name]
     rows = _rows_in_order(_whole(file, tensor), plan)
     terms = group_terms(rows, kind)
@@ -142,10 +177,7 @@ def _affine(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> TensorFile:
     words = (*plan.shape[:-1], columns * kind.bits // 32)
     step = max(1, CHUNK_BYTES // tensor.row_bytes)
     packed = (pack_words(rows[i : i + step], kind) for i in range(0, len(rows), step))
-    return TensorFile(
-        (part(plan.name, "U32", words, packed), *_term_parts(plan, terms)),
-        {"quant_type": kind.format, "group_size": str(GROUP)},
-    )
+    return part(plan.name, "U32", words, packed), *_term_parts(plan, terms)
 
 
 def _term_parts(plan: TensorPlan, terms: GroupTerms) -> tuple[Part, Part]:

@@ -1,0 +1,116 @@
+"""From a folder's weights to the blobs of the store: types by policy, experts stacked (07 PLN).
+
+A plan depends on names, shapes and types alone, never on values or on the order of files.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.base.errors import ImportFailedError
+from forerun.importer.plan import BlobPlan, Rule, TensorPlan, alone, in_order
+from forerun.importer.policy.choose import Choose
+from forerun.importer.policy.kinds import GROUPS, SOURCE
+from forerun.importer.source_tensors import SourceTensor
+
+FLOATS: Final = ("BF16", "F16", "F32", "F64")
+BLOCK_FP8: Final = "F8_E4M3"  # a weight of this kind has a scale a block
+_EXPERT: Final = re.compile(r"((?:.*\.)?experts)\.(\d+)\.(\w+)\.weight")
+
+
+def plan_blobs(
+    sources: Mapping[str, SourceTensor], choose: Choose, prefix: str = ""
+) -> tuple[BlobPlan, ...]:
+    """prefix: before every name in the store. ImportFailedError names the tensor at fault."""
+    planner = _Planner(choose, prefix)
+    single: list[TensorPlan] = []
+    stacks: dict[str, dict[str, dict[int, SourceTensor]]] = defaultdict(lambda: defaultdict(dict))
+    for name, source in sorted(sources.items()):
+        expert = _EXPERT.fullmatch(name)
+        if expert is None or len(source.shape) != 2:
+            single.append(planner.plan(name, [source]))
+            continue
+        stack = stacks[expert[1]][expert[3]]
+        other = stack.setdefault(int(expert[2]), source)
+        if other is not source:
+            raise ImportFailedError(f"tensors {other.name} and {name} are one expert; keep one")
+    groups = [blob for path, stack in stacks.items() for blob in planner.group(path, stack)]
+    return in_order(single, groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    choose: Choose
+    prefix: str
+
+    def plan(
+        self, name: str, sources: Sequence[SourceTensor], *, stacked: bool = False
+    ) -> TensorPlan:
+        """What becomes of one weight, or of a stack of equal ones."""
+        first = sources[0]
+        shape = (len(sources), *first.shape) if stacked else first.shape
+        name = self.prefix + name
+        rule, kind, group = self._outcome(name, shape, first)
+        return TensorPlan(
+            name=name,
+            sources=tuple(source.name for source in sources),
+            shape=shape,
+            size=sum(source.size for source in sources),
+            kind=kind,
+            rule=rule,
+            group=group,
+        )
+
+    def group(self, path: str, stacks: Mapping[str, Mapping[int, SourceTensor]]) -> list[BlobPlan]:
+        """PLN-2: one blob where all projections are of one type, else one for each."""
+        count = 1 + max(index for stack in stacks.values() for index in stack)
+        plans = [
+            self.plan(f"{path}.{part}.weight", _in_turn(path, part, stack, count), stacked=True)
+            for part, stack in sorted(stacks.items())
+        ]
+        if len({(plan.kind, plan.group) for plan in plans}) == 1:
+            return [BlobPlan(self.prefix + path, tuple(plans))]
+        return [alone(plan) for plan in plans]
+
+    def _outcome(
+        self, name: str, shape: tuple[int, ...], source: SourceTensor
+    ) -> tuple[Rule, str, int]:
+        if source.group:
+            return Rule.GATHER, source.kind, source.group
+        if source.kind != BLOCK_FP8 and source.kind not in FLOATS:
+            return Rule.KEEP, source.kind, 0
+        kind = self.choose(name, shape)
+        if kind != SOURCE:
+            return Rule.QUANTISE, kind, GROUPS[kind]
+        if source.kind == BLOCK_FP8:
+            return Rule.WIDEN, "BF16", 0
+        return Rule.KEEP, source.kind, 0
+
+
+def _in_turn(
+    path: str, part: str, stack: Mapping[int, SourceTensor], count: int
+) -> list[SourceTensor]:
+    """The experts from 0 on, all alike."""
+    if len(stack) < count:
+        missing = next(index for index in range(count) if index not in stack)
+        raise ImportFailedError(
+            f"tensor {path}.{missing}.{part}.weight is missing, and there is an expert "
+            f"{count - 1}; the checkpoint is incomplete"
+        )
+    experts = [stack[index] for index in range(count)]
+    first = experts[0]
+    for expert in experts:
+        if _likeness(expert) != _likeness(first):
+            raise ImportFailedError(
+                f"tensor {expert.values.name} is {expert.kind} {list(expert.shape)}, and "
+                f"{first.values.name} {first.kind} {list(first.shape)}; experts of a layer are "
+                f"stacked and must be alike"
+            )
+    return experts
+
+
+def _likeness(source: SourceTensor) -> tuple[object, ...]:
+    dtypes = tuple(part.dtype for part in source.parts)
+    return source.kind, source.shape, source.group, dtypes, source.global_scale is None

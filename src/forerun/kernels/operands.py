@@ -85,13 +85,12 @@ class RepackedWeight:
         return self.data.device
 
 
-Affine = AffineWeight | RepackedWeight
-Quantised = Affine | BlockScaledWeight
+Quantised = AffineWeight | BlockScaledWeight | RepackedWeight
 
 
 @dataclass(frozen=True, slots=True)
 class BiasedLinear:
     """`x @ weight.T + bias`."""
 
-    weight: Affine
+    weight: Quantised
     bias: Tensor | None  # [out]

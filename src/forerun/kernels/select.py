@@ -25,7 +25,7 @@ from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine import torch_int4
 from forerun.kernels.linear_affine.native import NativeLinear
 from forerun.kernels.linear_affine.reference import ReferenceLinear
-from forerun.kernels.operands import AffineWeight
+from forerun.kernels.operands import AffineWeight, BlockScaledWeight
 from forerun.kernels.output_head import native as native_head
 from forerun.kernels.output_head.native import NativeHead
 from forerun.kernels.rms_norm import layer_norm_form
@@ -38,15 +38,17 @@ __all__ = [
     "NativeLayer",
     "NativeLayers",
     "RmsNormKernel",
-    "affine_linear",
     "beside",
     "dense_layers",
     "output_head",
+    "quantised_linear",
     "refused_layers",
     "rms_norm",
 ]
 
 log = logger(__name__)
+
+Kept = AffineWeight | BlockScaledWeight  # a weight as a checkpoint keeps it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,10 @@ class RmsNormKernel(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
-def affine_linear(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
+def quantised_linear(weight: Kept, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
     """The kernel for products of `dtype` activations with `weight`.
 
+    Fast ones know affine weights, and mxfp4 by its affine form; other formats dequantise.
     C++ takes half of the time of PyTorch's product for one row, and a third for 8 or 512.
     """
     slow = _not_native(weight, dtype, choice)
@@ -87,15 +90,15 @@ def affine_linear(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice
         return NativeLinear(weight, choice.threads)
     reason = _refused(weight.device, choice) or torch_int4.why_not(weight, dtype)
     if reason is None:
-        _log_once(f"int{weight.bits} linear runs on PyTorch's packed product", slow)
+        _log_once(f"{_name(weight)} linear runs on PyTorch's packed product", slow)
         return torch_int4.TorchInt4Linear(weight, dtype)
     reasons = slow if reason == slow else f"{slow}; {reason}"
-    _log_once(f"int{weight.bits} linear dequantises its weight for each call", reasons)
+    _log_once(f"{_name(weight)} linear dequantises its weight for each call", reasons)
     return ReferenceLinear(weight)
 
 
 def beside(
-    weights: Iterable[tuple[AffineWeight | None, int]], dtype: torch.dtype, choice: KernelChoice
+    weights: Iterable[tuple[Kept | None, int]], dtype: torch.dtype, choice: KernelChoice
 ) -> KernelChoice:
     """`choice` for the separate linears of one model: in C++ if it can serve most of their bytes.
 
@@ -110,13 +113,13 @@ def beside(
     return replace(choice, own_threads=native > others)
 
 
-def output_head(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
+def output_head(weight: Kept, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
     """The kernel for a head behind layers of `dense_layers`, whose stream is of `dtype`."""
     reason = _refused(weight.device, choice) or native_head.why_not(weight)
     if reason is None:
         return NativeHead(weight, choice.threads)
     _log_once("the output head is a linear like others", reason)
-    return affine_linear(weight, dtype, choice)
+    return quantised_linear(weight, dtype, choice)
 
 
 def dense_layers(
@@ -160,7 +163,7 @@ def rms_norm(
     return ReferenceRmsNorm(weight, eps)
 
 
-def _not_native(weight: AffineWeight, dtype: torch.dtype, choice: KernelChoice) -> str | None:
+def _not_native(weight: Kept, dtype: torch.dtype, choice: KernelChoice) -> str | None:
     """Why C++ does not serve a linear; None if it does."""
     if not choice.own_threads:
         return "most weights beside it run on PyTorch's threads"
@@ -173,6 +176,10 @@ def _refused(device: torch.device | None, choice: KernelChoice) -> str | None:
     if device is not None and device.type != "cpu":
         return f"weights are on {device.type}"
     return None
+
+
+def _name(weight: Kept) -> str:
+    return weight.kind if isinstance(weight, BlockScaledWeight) else f"int{weight.bits}"
 
 
 @cache

@@ -231,12 +231,12 @@ def _operands(layer: LayerWeights) -> LayerOperands | str:
         return "layers are not of attention and an MLP"
     picked = layer.linears
     linears = [
-        BiasedLinear(part.weight.folded(), part.bias)
+        BiasedLinear(weight, part.bias)
         for part in picked
-        if isinstance(part.weight, PackedWeight)
+        if isinstance(part.weight, PackedWeight) and (weight := part.weight.folded()) is not None
     ]
     if len(linears) < len(picked):
-        return "not all weights are quantised"
+        return "not all weights are quantised, or some scale is apart from groups"
     *qkv, output, gate, up, down = linears
     return LayerOperands(
         mixer=_attention(mixer, qkv),

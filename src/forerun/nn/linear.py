@@ -12,8 +12,8 @@ from forerun.kernels.select import (
     KernelChoice,
     LinearKernel,
     NativeHead,
-    affine_linear,
     output_head,
+    quantised_linear,
 )
 from forerun.quant.packed import Weight
 
@@ -56,7 +56,7 @@ class Linear:
             self._product: LinearKernel = _DenseProduct(weight, bias)
             self._bias = None
         else:
-            choose = output_head if fused else affine_linear
+            choose = output_head if fused else quantised_linear
             self._product = choose(weight.data, given, kernels or KernelChoice())
             self._global_scale = weight.global_scale
         self._native_head: NativeHead | None = None  # where what it answers is the whole product

@@ -1,17 +1,36 @@
 """The quantisation formats, as data (LIN-3)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-BITS = {"int4": 4, "int8": 8}
-GROUPS = (32, 64, 128)
+from forerun.kernels.operands import BLOCK_SCALED_BITS
+
+AFFINE_BITS = {"int4": 4, "int8": 8}
+AFFINE_GROUPS = (32, 64, 128)
+BLOCK_SCALED_GROUP = {"nvfp4": 16, "mxfp4": 32, "mxfp8": 32}
+
+BITS: Mapping[str, int] = MappingProxyType(AFFINE_BITS | BLOCK_SCALED_BITS)  # of a code, by format
+GROUPS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    dict.fromkeys(AFFINE_BITS, AFFINE_GROUPS)
+    | {name: (group,) for name, group in BLOCK_SCALED_GROUP.items()}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class QuantFormat:
-    """Affine groups along the inputs of a linear."""
+    """Groups along the inputs of a linear, with a scale each.
+
+    Affine formats have integer codes, float scales, and zero points or none. The others have codes
+    and scales that are small floats: `kernels.dequantise.floats`.
+    """
 
     name: str  # a key of BITS
-    group: int  # columns that share a scale, one of GROUPS
+    group: int  # columns that share a scale, one of GROUPS[name]
+
+    @property
+    def affine(self) -> bool:
+        return self.name in AFFINE_BITS
 
     @property
     def bits(self) -> int:

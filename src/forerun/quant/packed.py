@@ -8,15 +8,17 @@ from torch import Tensor
 
 from forerun.base.errors import LoadError
 from forerun.kernels.dequantise.reference import dequantise
-from forerun.kernels.operands import AffineWeight
+from forerun.kernels.operands import AffineWeight, BlockScaledWeight
 from forerun.quant.formats import QuantFormat
+
+Data = AffineWeight | BlockScaledWeight
 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
     """Words, group terms and format of one [out, in] weight."""
 
-    data: AffineWeight
+    data: Data
     format: QuantFormat
     global_scale: Tensor | None = None  # float32, scalar or [out]: multiplies the product (LIN-4)
 
@@ -25,16 +27,25 @@ class PackedWeight:
         return self.data.out_features, self.data.in_features
 
     @property
+    def zero_points(self) -> Tensor | None:
+        return self.data.bias if isinstance(self.data, AffineWeight) else None
+
+    @property
     def nbytes(self) -> int:
-        parts = (self.data.words, self.data.scale, self.data.bias, self.global_scale)
+        parts = (self.data.words, self.data.scale, self.zero_points, self.global_scale)
         return sum(part.nbytes for part in parts if part is not None)
 
-    def folded(self) -> AffineWeight:
-        """The same values with the global scale in the terms of the groups, for a product."""
-        scale = self.global_scale
+    def folded(self) -> Data | None:
+        """The same values without a global scale apart: it goes into the terms of affine groups.
+
+        None where the terms have no room for it.
+        """
+        scale, data = self.global_scale, self.data
         if scale is None:
-            return self.data
-        factor, data = scale.reshape(-1, 1), self.data
+            return data
+        if isinstance(data, BlockScaledWeight):
+            return None
+        factor = scale.reshape(-1, 1)
         bias = None if data.bias is None else data.bias.float() * factor
         return AffineWeight(data.words, data.scale.float() * factor, bias, data.bits)
 
@@ -47,14 +58,14 @@ class PackedWeight:
 
     def rows(self, which: slice | Tensor) -> "PackedWeight":
         """The chosen output rows: a view for a slice, a copy for int64 indices."""
-        data, scale = self.data, self.global_scale
-        bias = None if data.bias is None else data.bias[which]
+        scale, points = self.global_scale, self.zero_points
         # as int32: torch indexes no unsigned words on CUDA
-        words = data.words.view(torch.int32)[which].view(torch.uint32)
-        part = AffineWeight(words, data.scale[which], bias, data.bits)
+        words = self.data.words.view(torch.int32)[which].view(torch.uint32)
+        if points is not None:
+            points = points[which]
         if scale is not None and scale.dim():
             scale = scale[which]
-        return PackedWeight(part, self.format, scale)
+        return _like(self, words, self.data.scale[which], points, scale)
 
 
 Weight = Tensor | PackedWeight
@@ -74,20 +85,21 @@ def fuse_rows(weights: Sequence[Weight]) -> Weight:
         raise LoadError(f"linears of different formats cannot be fused: {_names(weights)}")
     if len(packed) == 1:
         return packed[0]
-    first = packed[0].data
-    biases = [weight.data.bias for weight in packed if weight.data.bias is not None]
-    data = AffineWeight(
-        torch.cat([weight.data.words for weight in packed]),
-        torch.cat([weight.data.scale for weight in packed]),
-        torch.cat(biases) if biases else None,
-        first.bits,
+    words = torch.cat([weight.data.words.view(torch.int32) for weight in packed])
+    scale = torch.cat([weight.data.scale for weight in packed])
+    points = [weight.zero_points for weight in packed if weight.zero_points is not None]
+    return _like(
+        packed[0],
+        words.view(torch.uint32),
+        scale,
+        torch.cat(points) if points else None,
+        _fused_global_scale(packed),
     )
-    return PackedWeight(data, packed[0].format, _fused_global_scale(packed))
 
 
 def fusable(weights: Sequence[PackedWeight]) -> bool:
     """Whether they have one format, one width, and agree on having zero points."""
-    kinds = {(w.format, w.data.in_features, w.data.bias is None) for w in weights}
+    kinds = {(w.format, w.data.in_features, w.zero_points is None) for w in weights}
     return len(kinds) == 1
 
 
@@ -103,9 +115,29 @@ def _fused_global_scale(weights: Sequence[PackedWeight]) -> Tensor | None:
     return torch.cat(factors)
 
 
+def _like(
+    weight: PackedWeight,
+    words: Tensor,
+    scale: Tensor,
+    points: Tensor | None,
+    global_scale: Tensor | None,
+) -> PackedWeight:
+    """Other rows in the format of `weight`."""
+    data: Data
+    if isinstance(weight.data, AffineWeight):
+        data = AffineWeight(words, scale, points, weight.data.bits)
+    else:
+        data = BlockScaledWeight(words, scale, weight.data.kind)
+    return PackedWeight(data, weight.format, global_scale)
+
+
+def _bare(weight: PackedWeight) -> str:
+    return " scales only" if weight.format.affine and weight.zero_points is None else ""
+
+
 def _names(weights: Sequence[Weight]) -> str:
     return ", ".join(
-        f"{w.format.name} group {w.format.group}{'' if w.data.bias is not None else ' scales only'}"
+        f"{w.format.name} group {w.format.group}{_bare(w)}"
         if isinstance(w, PackedWeight)
         else str(w.dtype).removeprefix("torch.")
         for w in weights

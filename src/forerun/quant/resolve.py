@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from forerun.base.errors import LoadError
-from forerun.quant.formats import BITS, GROUPS, QuantFormat
+from forerun.quant.formats import AFFINE_BITS, AFFINE_GROUPS, BITS, GROUPS, QuantFormat
 
-_SEEN_GROUPS = (16, *GROUPS)  # what shapes are compared with; 16 is a group of other formats
+_SEEN_GROUPS = (16, *AFFINE_GROUPS)  # what shapes are compared with; 16 is a group of nvfp4
+_MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")  # of a config; all but affine name a format
 
 
 def resolve(
@@ -19,10 +20,11 @@ def resolve(
     """The format of weight `name`. Raises LoadError naming the tensor.
 
     columns   of its words and of its scale
-    metadata  of the tensor's blob: `quant_type`, `group_size`
+    metadata  of the tensor: `quant_type`, `group_size`
     config    the model's config; its `quantization` speaks for all tensors or for one by path
 
-    What is stated is checked against the shapes and never replaced by what they suggest.
+    What is stated is checked against the shapes and never replaced by what they suggest. Shapes
+    are asked for affine formats alone: all others are stated wherever they are written.
     """
     tensor = _Tensor(name, *columns)
     stated = _from_metadata(tensor, metadata) or _from_config(tensor, config)
@@ -57,7 +59,7 @@ def _from_metadata(tensor: _Tensor, metadata: Mapping[str, str]) -> QuantFormat 
         return None
     if kind not in BITS:
         raise tensor.wrong(f"has quant_type {kind!r}; served are {', '.join(BITS)}")
-    return _format(tensor, BITS[kind], metadata.get("group_size"))
+    return _format(tensor, kind, metadata.get("group_size"))
 
 
 def _from_config(tensor: _Tensor, config: Mapping[str, object]) -> QuantFormat | None:
@@ -66,31 +68,43 @@ def _from_config(tensor: _Tensor, config: Mapping[str, object]) -> QuantFormat |
     if general is None:
         return None
     path = tensor.name.removesuffix(".weight")
-    own = general.get(path, {}) if isinstance(general, Mapping) else general
-    if not isinstance(general, Mapping) or not isinstance(own, Mapping):
+    own = general.get(path, True) if isinstance(general, Mapping) else general
+    if not isinstance(general, Mapping) or not (own is True or isinstance(own, Mapping)):
         raise tensor.wrong(f"has scales, and config.json states {own!r} for its quantization")
-    entry = {**general, **own}
-    if "bits" not in entry:
+    if own is True:  # quantised like all others
+        return _stated(tensor, general)
+    # An entry that gives bits without a mode is affine, whatever mode the others have.
+    mode = {"mode": "affine"} if "bits" in own else {}
+    return _stated(tensor, {**general, **mode, **own})
+
+
+def _stated(tensor: _Tensor, entry: Mapping[str, object]) -> QuantFormat | None:
+    """What one entry of a config says: `mode`, `bits`, `group_size`."""
+    mode, bits = entry.get("mode", "affine"), entry.get("bits")
+    if mode not in _MODES:
+        raise tensor.wrong(f"has quantization mode {mode!r}; served are {', '.join(_MODES)}")
+    known = AFFINE_BITS if mode == "affine" else {str(mode): BITS[str(mode)]}
+    if bits is None and mode == "affine":
         return None
-    mode, bits = entry.get("mode", "affine"), entry["bits"]
-    if mode != "affine":
-        raise tensor.wrong(f"has quantization mode {mode!r}; served is affine")
-    if not isinstance(bits, int) or bits not in BITS.values():
-        raise tensor.wrong(f"has {bits!r} bits; served are 4 and 8")
-    return _format(tensor, bits, entry.get("group_size"))
+    name = next((name for name, size in known.items() if bits in (size, None)), None)
+    if name is None or isinstance(bits, bool):
+        sizes = " and ".join(map(str, known.values()))
+        raise tensor.wrong(f"has {bits!r} bits; served in mode {mode} are {sizes}")
+    return _format(tensor, name, entry.get("group_size"))
 
 
-def _format(tensor: _Tensor, bits: int, group_size: object) -> QuantFormat:
+def _format(tensor: _Tensor, name: str, group_size: object) -> QuantFormat:
     """A stated format; the group follows from the shapes where it is left out."""
-    text = str(tensor.group(bits) if group_size is None else group_size)
-    if text not in {str(group) for group in GROUPS}:
-        raise tensor.wrong(f"has group_size {text}; served are {', '.join(map(str, GROUPS))}")
-    return QuantFormat(_name(bits), int(text))
+    text = str(tensor.group(BITS[name]) if group_size is None else group_size)
+    if text not in {str(group) for group in GROUPS[name]}:
+        served = ", ".join(map(str, GROUPS[name]))
+        raise tensor.wrong(f"has group_size {text}; served for {name} are {served}")
+    return QuantFormat(name, int(text))
 
 
 def _from_shapes(tensor: _Tensor) -> QuantFormat:
     found = list(_candidates(tensor))
-    if len(found) == 1 and found[0].group in GROUPS:
+    if len(found) == 1 and found[0].group in AFFINE_GROUPS:
         return found[0]
     could_be = " or ".join(f"{form.name} group {form.group}" for form in found)
     raise tensor.wrong(
@@ -100,10 +114,6 @@ def _from_shapes(tensor: _Tensor) -> QuantFormat:
 
 
 def _candidates(tensor: _Tensor) -> Iterator[QuantFormat]:
-    for name, bits in BITS.items():
+    for name, bits in AFFINE_BITS.items():
         if tensor.group(bits) in _SEEN_GROUPS:
             yield QuantFormat(name, tensor.group(bits))
-
-
-def _name(bits: int) -> str:
-    return next(name for name, known in BITS.items() if known == bits)

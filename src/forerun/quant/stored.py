@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forerun.kernels.operands import AffineWeight
+from forerun.kernels.operands import AffineWeight, BlockScaledWeight
 from forerun.quant.formats import QuantFormat
 from forerun.quant.packed import PackedWeight
 
@@ -32,4 +32,10 @@ def packed_weight(
 ) -> PackedWeight:
     """The parts as one weight; the tensors are taken as they are."""
     assert words.dtype == torch.uint32, words.dtype
-    return PackedWeight(AffineWeight(words, scale, zero_points, form.bits), form, global_scale)
+    if form.affine:
+        affine = AffineWeight(words, scale, zero_points, form.bits)
+        return PackedWeight(affine, form, global_scale)
+    assert scale.dtype == torch.uint8, scale.dtype
+    assert zero_points is None, f"{form.name} has no zero points"
+    data = BlockScaledWeight(words, scale, form.name)
+    return PackedWeight(data, form, global_scale)

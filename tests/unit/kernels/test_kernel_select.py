@@ -13,7 +13,7 @@ from forerun.kernels.linear_affine.reference import ReferenceLinear
 from forerun.kernels.linear_affine.torch_int4 import TorchInt4Linear
 from forerun.kernels.rms_norm.layer_norm_form import LayerNormForm
 from forerun.kernels.rms_norm.reference import ReferenceRmsNorm
-from forerun.kernels.select import KernelChoice, LinearKernel, affine_linear, beside, rms_norm
+from forerun.kernels.select import KernelChoice, LinearKernel, beside, quantised_linear, rms_norm
 
 OFF = KernelChoice(cpu_kernels=False)
 BESIDE_TORCH = KernelChoice(own_threads=False)
@@ -30,7 +30,7 @@ def test_a_linear_on_a_cpu_is_served_in_cpp(bits: int, dtype: torch.dtype) -> No
     """KER-1"""
     native_library()
     weight = random_affine(16, 64, bits=bits, group=32)
-    assert isinstance(affine_linear(weight, dtype, KernelChoice()), NativeLinear)
+    assert isinstance(quantised_linear(weight, dtype, KernelChoice()), NativeLinear)
 
 
 NOT_BESIDE, SWITCHED_OFF = "on PyTorch's threads", "CPU kernels are switched off"
@@ -59,7 +59,7 @@ def test_a_fast_path_not_taken_is_logged_once_with_the_reason(
     weight = random_affine(16, 64, bits=4, group=group)
     with caplog.at_level(logging.INFO, logger="forerun"):
         for _ in range(2):
-            assert isinstance(affine_linear(weight, dtype, choice), serves)
+            assert isinstance(quantised_linear(weight, dtype, choice), serves)
     (record,) = caplog.records
     for reason in reasons:
         assert reason in record.getMessage()
@@ -86,7 +86,7 @@ def test_weights_elsewhere_are_served_by_the_reference() -> None:
     """KER-1: the meta device stands for any that is no CPU."""
     weight = random_affine(16, 64, bits=4, group=32)
     there = type(weight)(weight.words.to("meta"), weight.scale.to("meta"), None, 4)
-    assert isinstance(affine_linear(there, torch.bfloat16, KernelChoice()), ReferenceLinear)
+    assert isinstance(quantised_linear(there, torch.bfloat16, KernelChoice()), ReferenceLinear)
     norm = rms_norm(torch.ones(4, device="meta"), 1e-6, KernelChoice())
     assert isinstance(norm, ReferenceRmsNorm)
 

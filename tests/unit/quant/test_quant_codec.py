@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from forerun.base.errors import ImportFailedError
 from forerun.kernels.dequantise.reference import unpack
 from forerun.quant.codec import pack, quantise
-from forerun.quant.formats import BITS, GROUPS, QuantFormat
+from forerun.quant.formats import AFFINE_BITS, AFFINE_GROUPS, BITS, GROUPS, QuantFormat
 
 
 def test_the_lowest_column_has_the_lowest_bits() -> None:
@@ -35,8 +35,8 @@ def test_unpacking_gives_back_what_was_packed(bits: int, rows: int, words: int, 
     assert torch.equal(unpack(packed, bits), codes)
 
 
-@pytest.mark.parametrize("name", BITS)
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("name", AFFINE_BITS)
+@pytest.mark.parametrize("group", AFFINE_GROUPS)
 @pytest.mark.parametrize("scale_dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_no_value_is_further_off_than_half_a_step_and_its_terms(
     name: str, group: int, scale_dtype: torch.dtype
@@ -50,7 +50,7 @@ def test_no_value_is_further_off_than_half_a_step_and_its_terms(
     span = (spread.max - spread.min).repeat_interleave(group, -1)
     lowest = spread.min.abs().repeat_interleave(group, -1)
     # half a step, the last code's reach under a rounded scale, and the rounded lowest value
-    bound = span / (2 ** BITS[name] - 1) / 2 + unit * (2 * span + lowest) + 1e-6
+    bound = span / (2 ** AFFINE_BITS[name] - 1) / 2 + unit * (2 * span + lowest) + 1e-6
     assert ((weight.dequantise(torch.float32) - values).abs() <= bound).all()
 
 
@@ -81,7 +81,16 @@ def test_groups_that_do_not_divide_the_columns_are_refused() -> None:
         quantise(torch.zeros(2, 48), QuantFormat("int4", 32))
 
 
-@pytest.mark.parametrize("value", [1e6, float("nan"), float("inf")])
-def test_values_that_no_scale_can_hold_are_refused(value: float) -> None:
+def test_values_that_no_scale_can_hold_are_refused() -> None:
     with pytest.raises(ImportFailedError, match="do not fit"):
-        quantise(torch.full((1, 32), value), QuantFormat("int8", 32))
+        quantise(torch.full((1, 32), 1e6), QuantFormat("int8", 32))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", BITS)
+def test_values_that_are_no_numbers_are_refused(name: str, value: float) -> None:
+    """F13"""
+    values = torch.zeros(2, 64)
+    values[1, 40] = value
+    with pytest.raises(ImportFailedError, match="no finite numbers"):
+        quantise(values, QuantFormat(name, GROUPS[name][0]))

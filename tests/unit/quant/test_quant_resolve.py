@@ -73,12 +73,16 @@ INT4 = {"quant_type": "int4", "group_size": "64"}
 @pytest.mark.parametrize(
     ("metadata", "config", "said"),
     [
-        ({**INT4, "quant_type": "nvfp4"}, {}, "nvfp4"),
+        ({**INT4, "quant_type": "nvfp4"}, {}, "group_size 64; served for nvfp4 are 16"),
         ({**INT4, "group_size": "16"}, {}, "group_size 16"),
         ({**INT4, "group_size": "many"}, {}, "group_size many"),
         ({**INT4, "group_size": "32"}, {}, "int4 group 32, which does not fit"),
         ({**INT4, "quant_type": "int8"}, {}, "int8 group 64, which does not fit"),
-        ({}, {"quantization": {**GENERAL, "mode": "mxfp4"}}, "mxfp4"),
+        (
+            {},
+            {"quantization": {**GENERAL, "mode": "mxfp4"}},
+            "group_size 64; served for mxfp4 are 32",
+        ),
         ({}, {"quantization": {"bits": 3, "group_size": 64}}, "3 bits"),
         ({}, {"quantization": {"bits": "4", "group_size": 64}}, "'4' bits"),
         ({}, {"quantization": {**GENERAL, PATH: False}}, "states False"),

@@ -1,1 +1,1 @@
-"""Affine words to values."""
+"""Quantised words to values."""

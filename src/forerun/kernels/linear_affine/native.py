@@ -1,4 +1,4 @@
-"""The product with one affine weight in C++, for layers that do not run as one call.
+"""The product with one quantised weight in C++, for layers that do not run as one call.
 
 Activations are rounded to sixteen bits a row, the weight's codes and terms are exact, and sums are
 float32 in one order: a row's bits depend neither on the rows beside it nor on the number of
@@ -11,12 +11,12 @@ from torch import Tensor
 from forerun.kernels.native import library, scratch
 from forerun.kernels.native.packed import PackedLinear, unsupported
 from forerun.kernels.native.structs import FrLinear
-from forerun.kernels.operands import Affine
+from forerun.kernels.operands import Quantised
 
 DTYPES = (torch.bfloat16, torch.float32)
 
 
-def why_not(weight: Affine, dtype: torch.dtype) -> str | None:
+def why_not(weight: Quantised, dtype: torch.dtype) -> str | None:
     """The reason that the kernel cannot serve; None if it can. dtype: of the activations."""
     loaded = library.load()
     if loaded is None:
@@ -27,7 +27,7 @@ def why_not(weight: Affine, dtype: torch.dtype) -> str | None:
 class NativeLinear:
     """Holds the repacked weight; what it was made from is not kept."""
 
-    def __init__(self, weight: Affine, threads: int, bias: Tensor | None = None) -> None:
+    def __init__(self, weight: Quantised, threads: int, bias: Tensor | None = None) -> None:
         """bias: [out], added in float32 before the result is rounded"""
         loaded = library.load()
         assert loaded is not None, library.why_not()

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.kernels.dequantise import affine_form
 from forerun.kernels.dequantise.reference import unpack
-from forerun.kernels.operands import AffineWeight
+from forerun.kernels.operands import AffineWeight, BlockScaledWeight
 
 GROUPS = (32, 64, 128, 256)
 ROW_MULTIPLE = 16  # of the outputs; the last rows are filled up
@@ -25,7 +26,7 @@ _pack = torch._convert_weight_to_int4pack_for_cpu
 _product = torch._weight_int4pack_mm_for_cpu
 
 
-def why_not(weight: AffineWeight, dtype: torch.dtype) -> str | None:
+def why_not(weight: AffineWeight | BlockScaledWeight, dtype: torch.dtype) -> str | None:
     """The reason that the kernel cannot serve; None if it can."""
     if weight.words.device.type != "cpu":
         return f"weights are on {weight.words.device}"
@@ -33,15 +34,16 @@ def why_not(weight: AffineWeight, dtype: torch.dtype) -> str | None:
         return f"packed int4 products in {dtype} are slower than dequantising"
     if weight.group not in GROUPS:
         return f"groups of {weight.group} columns"
-    return None
+    return affine_form.why_not(weight) if isinstance(weight, BlockScaledWeight) else None
 
 
 class TorchInt4Linear:
     """Holds the repacked weight; the words it was made from are not kept."""
 
-    def __init__(self, weight: AffineWeight, dtype: torch.dtype) -> None:
+    def __init__(self, weight: AffineWeight | BlockScaledWeight, dtype: torch.dtype) -> None:
         reason = why_not(weight, dtype)
         assert reason is None, reason
+        weight = affine_form.as_affine(weight)
         self._outputs, self._group = weight.out_features, weight.group
         self._halves = weight.bits // 4
         self._packed = _repack(weight)

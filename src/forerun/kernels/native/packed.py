@@ -1,20 +1,26 @@
-"""Affine weights in the layout that the C++ kernels read."""
+"""Quantised weights in the layout that the C++ kernels read, which is affine."""
 
 import torch
 from torch import Tensor
 
+from forerun.kernels.dequantise.affine_form import as_affine, why_not
 from forerun.kernels.native.library import Library
 from forerun.kernels.native.structs import FrLinear
-from forerun.kernels.operands import Affine, AffineWeight, RepackedWeight
+from forerun.kernels.operands import AffineWeight, BlockScaledWeight, Quantised, RepackedWeight
 
 ALIGNMENT = 64  # bytes, of a cache line
 
 
-def unsupported(library: Library, weight: Affine) -> str | None:
+def unsupported(library: Library, weight: Quantised) -> str | None:
     """The reason that a weight cannot be packed; None if it can."""
     columns, group, bits = weight.in_features, weight.group, weight.bits
     if weight.device.type != "cpu":
         return f"weights are on {weight.device}"
+    if isinstance(weight, BlockScaledWeight):
+        reason = why_not(weight)
+        if reason is not None:
+            return reason
+        bits = 8  # of its affine form
     if not library.linear_supported(columns, group, bits):
         return f"there are int{bits} weights of {columns} columns in groups of {group}"
     return None
@@ -42,10 +48,10 @@ def repacked(loaded: Library, weight: AffineWeight) -> RepackedWeight:
 class PackedLinear:
     """A weight in the layout that the kernels read, and its bias."""
 
-    def __init__(self, loaded: Library, weight: Affine, bias: Tensor | None = None) -> None:
+    def __init__(self, loaded: Library, weight: Quantised, bias: Tensor | None = None) -> None:
         """bias: [out], added to the product; kept in float32."""
-        if isinstance(weight, AffineWeight):
-            weight = repacked(loaded, weight)
+        if not isinstance(weight, RepackedWeight):
+            weight = repacked(loaded, as_affine(weight))
         self.weight = weight
         self._bias = None if bias is None else _float32(bias)
         self.struct = _struct(weight, self._bias)

@@ -10,12 +10,12 @@ from torch import Tensor
 from forerun.kernels.native import library, scratch
 from forerun.kernels.native.packed import PackedLinear, unsupported
 from forerun.kernels.native.structs import FrHead
-from forerun.kernels.operands import Affine
+from forerun.kernels.operands import Quantised
 
 MOST_BEST = 128  # measured: 0.05 ms a row; each number more is one more comparison an insertion
 
 
-def why_not(weight: Affine) -> str | None:
+def why_not(weight: Quantised) -> str | None:
     """The reason that the kernel cannot serve; None if it can."""
     loaded = library.load()
     return library.why_not() if loaded is None else unsupported(loaded, weight)
@@ -24,7 +24,7 @@ def why_not(weight: Affine) -> str | None:
 class NativeHead:
     """Holds the repacked weight; what it was made from is not kept."""
 
-    def __init__(self, weight: Affine, threads: int) -> None:
+    def __init__(self, weight: Quantised, threads: int) -> None:
         loaded = library.load()
         assert loaded is not None, library.why_not()
         self._library, self._team = loaded, loaded.team(threads)

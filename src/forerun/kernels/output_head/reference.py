@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.kernels.dequantise.reference import dequantise
-from forerun.kernels.operands import Affine
+from forerun.kernels.operands import Quantised
 
 
-def logits(x: Tensor, weight: Affine) -> Tensor:
+def logits(x: Tensor, weight: Quantised) -> Tensor:
     """[..., in] to [..., out] in float32, of `x` in any float dtype."""
     return functional.linear(x.float(), dequantise(weight, torch.float32))
 

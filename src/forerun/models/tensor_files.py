@@ -24,6 +24,18 @@ class Stored:
     name: str  # inside the file
     shape: tuple[int, ...]
 
+    @property
+    def quantisation(self) -> Mapping[str, str]:
+        """What the file states of the weight: `quant_type` and `group_size` (07 PLN-5).
+
+        A file of several formats states a weight's own under keys that begin with its name.
+        """
+        general = self.file.metadata
+        own = {key: general.get(f"{self.name}.{key}") for key in ("quant_type", "group_size")}
+        if own["quant_type"] is None:
+            return general
+        return {key: value for key, value in own.items() if value is not None}
+
     def read(self) -> Tensor:
         return self.file.tensor(self.name)
 

@@ -13,21 +13,17 @@ from torch import Tensor
 
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
+from forerun.models.packed_weights import PARTS, SCALE, read_packed
 from forerun.models.projection import Projection, SideBySide, fusable_runs
 from forerun.models.tensor_files import Stored
 from forerun.nn.embedding import Embedding
 from forerun.nn.linear import Linear, LinearWeights
 from forerun.nn.placement import Placement
-from forerun.quant.packed import PackedWeight, Weight, fuse_rows
-from forerun.quant.resolve import resolve
-from forerun.quant.stored import packed_weight, stored_shapes
+from forerun.quant.packed import Weight, fuse_rows
 
 log = logger(__name__)
 
 Progress = Callable[[int, int], None]  # completed and total, in bytes
-
-_GLOBAL_SCALES = (".global_scale", "_scale_2")  # after `p.weight` (LIN-1)
-_PARTS = ("", "_scale", "_qbias", *_GLOBAL_SCALES)
 
 LEFTOVERS = (".rotary_emb.inv_freq",)  # computed from the config; old exporters wrote them anyway
 LISTED = 8  # surplus names that the warning spells out
@@ -63,7 +59,7 @@ class Weights:
     def columns(self, name: str) -> int | None:
         """Numbers in a row of a dense tensor as stored; None where it is missing or packed."""
         stored = self._unpicked.get(name)
-        packed = f"{name}_scale" in self._unpicked
+        packed = name + SCALE in self
         return None if stored is None or packed else _row(stored)
 
     def prefix(self, name: str, candidates: Sequence[str]) -> str:
@@ -77,6 +73,16 @@ class Weights:
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """One dense tensor, in the dtype and on the device of the model."""
         return self._placed(self._read(name, shape))
+
+    def part(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """One tensor as stored, on the device of the model."""
+        return self._pick(name, shape).to(self.placement.device)
+
+    def stored(self, name: str) -> Stored:
+        """One tensor that nobody has picked, unread."""
+        if name not in self._unpicked:
+            raise LoadError(f"{_in_words(name)} is missing: the checkpoint has no tensor {name}")
+        return self._unpicked[name]
 
     def linear(self, inputs: int, *parts: tuple[str, int], biased: bool = False) -> Projection:
         """The linear at each path, with that many outputs, fused by rows in the order given.
@@ -100,13 +106,17 @@ class Weights:
         """
         bias = self._bias([(f"{path}.bias", rows) for path, rows in parts], biased)
         named = [(f"{path}.weight", (rows, inputs)) for path, rows in parts]
-        if not any(f"{name}_scale" in self._unpicked for name, _ in named):
+        if not any(name + SCALE in self for name, _ in named):
             return [LinearWeights(self._stacked(named), bias)]
         weights = [self._weight(name, *shape) for name, shape in named]
         if bias is None:
             return [LinearWeights(weight, None) for weight in weights]
         biases = bias.split_with_sizes([rows for _, rows in parts])
         return [LinearWeights(*pair) for pair in zip(weights, biases, strict=True)]
+
+    def stack(self, name: str, experts: int, rows: int, columns: int) -> Weight:
+        """Tensor `name`, stored [experts, rows, columns], as [experts * rows, columns]."""
+        return self._weight(name, experts, rows, columns)
 
     def projection(self, picked: list[LinearWeights]) -> Projection:
         """What was picked as one projection. Empties the list, so that sources go one by one."""
@@ -135,7 +145,7 @@ class Weights:
                 self._unpicked.get(f"{path}.weight{part}"),
                 self._unpicked.get(f"{other}.weight{part}"),
             )
-            for part in _PARTS
+            for part in PARTS
         )
 
     def finish(self) -> None:
@@ -172,44 +182,10 @@ class Weights:
             filled += shape[0]
         return stacked
 
-    def _weight(self, name: str, rows: int, columns: int) -> Weight:
-        if f"{name}_scale" in self._unpicked:
-            return self._packed(name, rows, columns)
-        return self.take(name, (rows, columns))
-
-    def _packed(self, name: str, rows: int, columns: int) -> PackedWeight:
-        """A quantised weight; its parts stay as stored (LIN-1, LIN-2)."""
-        words, scale = self._stored(name), self._stored(f"{name}_scale")
-        form = resolve(
-            name,
-            (_row(words), _row(scale)),
-            metadata=words.file.metadata,
-            config=self._config,
-        )
-        if words.read().dtype != torch.uint32:
-            raise LoadError(f"quantised tensor {name} must hold 32-bit words; import it again")
-        shapes = stored_shapes(rows, columns, form)
-        zero_points = None
-        if f"{name}_qbias" in self._unpicked:
-            zero_points = self._part(f"{name}_qbias", shapes.groups)
-        return packed_weight(
-            self._part(name, shapes.words),
-            self._part(f"{name}_scale", shapes.groups),
-            zero_points,
-            form,
-            global_scale=self._global_scale(name, rows),
-        )
-
-    def _global_scale(self, name: str, rows: int) -> Tensor | None:
-        for part in _GLOBAL_SCALES:
-            stored = self._unpicked.get(name + part)
-            if stored is not None:
-                shape = (rows,) if stored.shape == (rows,) else ()
-                return self._part(name + part, shape).float()
-        return None
-
-    def _part(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        return self._pick(name, shape).to(self.placement.device)
+    def _weight(self, name: str, *shape: int) -> Weight:
+        if name + SCALE in self:
+            return read_packed(self, name, shape, self._config)
+        return self.take(name, shape).flatten(0, -2)
 
     def _bias(self, parts: Sequence[tuple[str, int]], biased: bool) -> Tensor | None:
         """The fused bias; a part without one gets zeros. None where no part has one (LOD-7)."""
@@ -254,18 +230,13 @@ class Weights:
         return tensor
 
     def _checked(self, name: str, shape: tuple[int, ...]) -> Stored:
-        stored = self._stored(name)
+        stored = self.stored(name)
         if stored.shape != shape:
             raise LoadError(
                 f"tensor {name} has shape {list(stored.shape)} and the config asks for "
                 f"{list(shape)}"
             )
         return stored
-
-    def _stored(self, name: str) -> Stored:
-        if name not in self._unpicked:
-            raise LoadError(f"{_in_words(name)} is missing: the checkpoint has no tensor {name}")
-        return self._unpicked[name]
 
 
 def _row(stored: Stored) -> int:

@@ -141,7 +141,7 @@ def _dequantised(
 ) -> Tensor:
     words, scale = stored[name], stored[f"{name}_scale"]
     columns = (words.shape[-1], scale.shape[-1])
-    form = resolve(name, columns, metadata=words.file.metadata, config=config)
+    form = resolve(name, columns, metadata=words.quantisation, config=config)
     points = stored.get(f"{name}_qbias")
     factors = [
         stored[name + part].read().float() for part in _GLOBAL_SCALES if name + part in stored

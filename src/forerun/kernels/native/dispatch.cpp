@@ -80,6 +80,17 @@ void in_every_member(FrTeam* team, const Work& work) {
         &context);
 }
 
+bool supported(const FrLinear& w) { return fr_linear_supported(w.columns, w.group, w.bits); }
+
+bool supported(const FrExperts& experts) {
+    for (const FrLinear* part : {experts.gate, experts.up, experts.down})
+        for (int expert = 0; expert < experts.count; ++expert)
+            if (!supported(part[expert])) return false;
+    for (int part = 0; part < 3 && experts.shared; ++part)
+        if (!supported(experts.shared[part])) return false;
+    return experts.top > 0 && experts.top <= experts.count;
+}
+
 }  // namespace
 
 #if !defined(FR_SOURCES)
@@ -128,6 +139,7 @@ int32_t fr_layer_supported(const FrLayer* layer) {
                                  &layer->gate,   &layer->up,     &layer->down};
     for (const FrLinear* w : weights)
         if (w->rows && !fr_linear_supported(w->columns, w->group, w->bits)) return 0;
+    if (layer->experts && !supported(*layer->experts)) return 0;
     return layer->head_dim % 32 == 0 && layer->heads % layer->kv_heads == 0;
 }
 

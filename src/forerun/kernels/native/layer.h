@@ -1,6 +1,7 @@
 // One decoder layer: phases that every member runs side by side, with barriers between them.
 #pragma once
 #include "attention.h"
+#include "experts.h"
 #include "team.h"
 
 namespace {
@@ -26,7 +27,10 @@ public:
             rows_ = least(pass_.width - first_, kChunk);
             stream_ = pass_.stream + int64_t(first_) * layer_.hidden;
             attention();
-            mlp();
+            if (layer_.experts)
+                experts_pass(team_, member_, layer_, stream_, rows_, at_.experts);
+            else
+                mlp();
         }
     }
 

@@ -13,6 +13,7 @@ constexpr int kNarrow = 16;  // so many rows may divide attention by positions
 constexpr int kBlock = 128;  // positions of a partial result, counted from position 0
 constexpr float kInfinity = __builtin_inff();
 constexpr int kRound = 32;        // blocks whose partial results are held at once
+constexpr int kGathered = 64;     // rows of one expert that are multiplied together
 constexpr int kItemQueries = 96;  // queries that share a block's unpacked keys
 
 inline int least(int a, int b) { return a < b ? a : b; }
@@ -106,11 +107,88 @@ struct Own {
     float* row;  // [heads * head_dim] or [input_columns]
 };
 
+// Rows of a mixture of experts, and what each of them takes.
+struct RoutedRows {
+    Quantised stream;  // normed
+    float* normed;     // [rows, hidden]
+    int32_t* experts;  // [rows, taken], of each row the best first, the shared one last
+    float* weights;
+};
+
+// Slots [first, first + count), of rows that one expert is multiplied with together.
+struct Run {
+    int32_t expert, first, count;
+};
+
+// What one member uses alone. A slot is a place of a pair of a row and an expert.
+struct OwnExperts {
+    RoutedRows rows;  // `kFewRows`
+    float* exponentials;
+    int32_t* ends;  // [experts and one], of each one's slots
+    int32_t* slot_rows;
+    float* slot_weights;
+    Run* runs;
+    Quantised tiles;  // `kGathered`
+};
+
+struct ExpertMemory {
+    RoutedRows rows;
+    float* logits;                 // [rows, logit_columns]
+    float *gated, *shared_gated;   // [slots, inner]
+    Quantised inner, shared_inner;
+    float* sums;  // [rows, hidden]
+    OwnExperts own;
+};
+
+inline int taken(const FrExperts& experts) { return experts.top + (experts.shared ? 1 : 0); }
+
+// The experts' logits, and that of the shared one's gate.
+inline int logit_columns(const FrExperts& experts) { return experts.count + 1; }
+
+inline RoutedRows take_routed(Memory& memory, const FrLayer& layer, int rows) {
+    RoutedRows x;
+    x.stream = take_quantised(memory, layer.hidden, rows);
+    x.normed = memory.take<float>(int64_t(rows) * layer.hidden);
+    x.experts = memory.take<int32_t>(rows * taken(*layer.experts));
+    x.weights = memory.take<float>(rows * taken(*layer.experts));
+    return x;
+}
+
+// Buffers for a mixture of experts over `rows` rows; `own` is that of `member`.
+inline ExpertMemory divide_experts(Memory& memory, const FrLayer& layer, int rows, int member,
+                                   int members) {
+    const FrExperts& experts = *layer.experts;
+    const int inner = experts.gate->rows, shared = experts.shared ? experts.shared->rows : 0;
+    const int routed = rows * experts.top, pairs = rows * taken(experts);
+    ExpertMemory all;
+    all.rows = take_routed(memory, layer, rows);
+    all.logits = memory.take<float>(int64_t(rows) * logit_columns(experts));
+    all.gated = memory.take<float>(int64_t(routed) * inner);
+    all.shared_gated = memory.take<float>(int64_t(rows) * shared);
+    all.inner = take_quantised(memory, inner, routed);
+    all.shared_inner = take_quantised(memory, shared, rows);
+    all.sums = memory.take<float>(int64_t(rows) * layer.hidden);
+    for (int each = 0; each < members; ++each) {
+        OwnExperts own;
+        own.rows = take_routed(memory, layer, kFewRows);
+        own.exponentials = memory.take<float>(divided_up(experts.count, 16) * 16);
+        own.ends = memory.take<int32_t>(experts.count + 1);
+        own.slot_rows = memory.take<int32_t>(pairs);
+        own.slot_weights = memory.take<float>(pairs);
+        own.runs = memory.take<Run>(pairs);
+        const int widest = most_of(layer.hidden, most_of(inner, shared));
+        own.tiles = take_quantised(memory, widest, least(rows, kGathered));
+        if (each == member) all.own = own;
+    }
+    return all;
+}
+
 struct LayerMemory {
     Quantised stream, attended, inner;
     float *qkv, *attention, *gated, *branch;
     Seen partial, running;
     Own own;
+    ExpertMemory experts;
 };
 
 // Buffers for up to `kChunk` rows; `own` is that of `member`.
@@ -141,6 +219,7 @@ inline LayerMemory divide(Memory& memory, const FrLayer& layer, int width, int m
         own.row = memory.take<float>(most_of(columns, input_columns(layer)));
         if (each == member) all.own = own;
     }
+    if (layer.experts) all.experts = divide_experts(memory, layer, rows, member, members);
     return all;
 }
 

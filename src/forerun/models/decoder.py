@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from forerun.base.errors import LoadError
-from forerun.cache.kv import KVCache
-from forerun.cache.rotating import RotatingCache
-from forerun.cache.rows import RowShape
 from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache
 from forerun.contract.model import Best, CacheOptions, Caches, DraftModel, Forward, ModelFacts
-from forerun.models.blocks import Block, Held, Layer
+from forerun.models.blocks import Block, Held
+from forerun.models.layer_caches import NewCache
 from forerun.nn.dense_layer import Streams
 from forerun.nn.embedding import Embedding
 from forerun.nn.linear import Linear
@@ -30,9 +28,6 @@ _UNIT_VECTORS = 256  # pushed through the head at once: bounds the logits held
 
 class Stack(Held, Protocol):
     """All layers of a model."""
-
-    @property
-    def layers(self) -> Sequence[Layer]: ...
 
     @property
     def stream(self) -> torch.dtype:
@@ -65,7 +60,7 @@ class Blocks:
     def __init__(
         self, blocks: Sequence[Block], dtype: torch.dtype, *, own_threads: bool = False
     ) -> None:
-        self.layers, self.stream, self.own_threads = tuple(blocks), dtype, own_threads
+        self._blocks, self.stream, self.own_threads = tuple(blocks), dtype, own_threads
 
     def __call__(
         self,
@@ -76,10 +71,10 @@ class Blocks:
         taps: Sequence[int],
     ) -> tuple[Tensor, Streams]:
         if caches is None:
-            caches = (None,) * len(self.layers)
+            caches = (None,) * len(self._blocks)
         tables = tuple(rope.of_batch(batch, self.stream) for rope in ropes)
         streams: Streams = {}
-        for index, (block, cache) in enumerate(zip(self.layers, caches, strict=True)):
+        for index, (block, cache) in enumerate(zip(self._blocks, caches, strict=True)):
             if index in taps:
                 streams[index] = x
             x = block(x, batch, tables, cache)
@@ -87,15 +82,16 @@ class Blocks:
 
     @property
     def nbytes(self) -> int:
-        return sum(block.nbytes for block in self.layers)
+        return sum(block.nbytes for block in self._blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a dense model is made of."""
+    """What a model is made of."""
 
     embedding: Embedding
     stack: Stack
+    caches: Sequence[NewCache]  # one a layer
     ropes: Sequence[Rope]
     norm: RMSNorm
     head: Linear
@@ -107,16 +103,17 @@ class Parts:
 
 
 class DecoderModel:
-    """A target model over the blocks of one family, with taps and tables for drafts."""
+    """A target model over the layers of one family, with taps and tables for drafts."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, self_draft: DraftModel | None = None) -> None:
+        """self_draft: the checkpoint's own head (CON-5)"""
+        self._parts, self._self_draft = parts, self_draft
         self._taps: tuple[int, ...] = ()
         held: list[Held] = [parts.embedding, parts.stack, parts.norm, parts.head]
         self._facts = ModelFacts(
             vocab_size=parts.embedding.rows,
             hidden_size=parts.embedding.width,
-            layers=len(parts.stack.layers),
+            layers=len(parts.caches),
             max_context=parts.max_context,
             weight_bytes=sum(layer.nbytes for layer in held),
             device=parts.device,
@@ -129,7 +126,7 @@ class DecoderModel:
         return self._facts
 
     def new_caches(self, options: CacheOptions) -> list[LayerCache | None]:
-        return [self._new_cache(layer, options) for layer in self._parts.stack.layers]
+        return [new_cache(options) for new_cache in self._parts.caches]
 
     def forward(self, batch: Batch, caches: Caches | None) -> Forward:
         assert not batch.media, "this model takes text only; whoever prepared the request knew"
@@ -178,7 +175,7 @@ class DecoderModel:
         return rows
 
     def self_draft(self) -> DraftModel | None:
-        return None
+        return self._self_draft
 
     def tap(self, layers: Sequence[int]) -> None:
         wrong = [index for index in layers if not 0 <= index <= self._facts.layers]
@@ -188,10 +185,3 @@ class DecoderModel:
                 f"the model has {self._facts.layers} layers"
             )
         self._taps = tuple(layers)
-
-    def _new_cache(self, layer: Layer, options: CacheOptions) -> LayerCache:
-        heads = layer.heads
-        shape = RowShape(heads.kv, heads.dim, heads.dim, self._parts.dtype, self._parts.device)
-        if layer.window is None:
-            return KVCache(shape, options.context)
-        return RotatingCache(shape, layer.window, options.slack)

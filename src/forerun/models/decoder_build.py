@@ -1,4 +1,4 @@
-"""Building a dense model from a checkpoint: the fields and tensors that families have in common."""
+"""Building a model from a checkpoint: the fields and tensors that families have in common."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,16 +8,29 @@ from torch import Tensor
 
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
-from forerun.models.blocks import Attention, Block, Mlp, PreNormBlock, SandwichBlock
+from forerun.models.blocks import (
+    Attention,
+    Block,
+    FeedForward,
+    GatedDeltaMixer,
+    Mixer,
+    Mlp,
+    PreNormBlock,
+    SandwichBlock,
+)
 from forerun.models.config import ConfigReader
 from forerun.models.decoder import Blocks, DecoderModel, Parts, Stack
+from forerun.models.layer_caches import NewCache, Storage
+from forerun.models.projection import stack_parts
 from forerun.models.weights import Weights
 from forerun.nn import attention as nn_attention
 from forerun.nn.activation import GATED
 from forerun.nn.dense_layer import fused_layers
 from forerun.nn.embedding import Embedding
+from forerun.nn.experts import Experts
 from forerun.nn.layer_weights import (
     AttentionWeights,
+    ExpertWeights,
     Heads,
     LayerForm,
     LayerNorms,
@@ -33,7 +46,7 @@ log = logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """The fields of config.json that every dense family has."""
+    """The fields of config.json that every family has."""
 
     vocab_size: int
     hidden_size: int
@@ -167,7 +180,7 @@ class DecoderBuilder:
     def attention(self, layer: LayerWeights) -> Attention:
         """Of separate operations."""
         mixer, projection = layer.mixer, self.weights.projection
-        assert isinstance(mixer, AttentionWeights), "a dense model has attention in every layer"
+        assert isinstance(mixer, AttentionWeights), "this layer has attention"
         return Attention(
             projection(mixer.qkv),
             projection(layer.output),
@@ -175,20 +188,63 @@ class DecoderBuilder:
             nn_attention.Attention(layer.index, mixer.scale, mixer.window),
             norm=mixer.norm,
             rope=mixer.rope,
+            gate=projection(mixer.gate) if mixer.gate else None,
         )
 
-    def mlp(self, layer: LayerWeights) -> Mlp:
+    def mlp(self, mlp: MlpWeights) -> Mlp:
         """Of separate operations."""
-        mlp, projection = layer.feed_forward, self.weights.projection
-        assert isinstance(mlp, MlpWeights), "a dense model has an MLP in every layer"
+        projection = self.weights.projection
         return Mlp(projection(mlp.gate_up), projection(mlp.down), GATED[mlp.activation])
+
+    def experts(self, part: ExpertWeights) -> Experts:
+        """Of separate operations: a linear an expert, of its rows of the stacks."""
+        gate_up, down = (stack_parts(stack, part.experts) for stack in (part.gate_up, part.down))
+        return Experts(
+            part.router,
+            [
+                self.mlp(MlpWeights(part.activation, [first], [second]))
+                for first, second in zip(gate_up, down, strict=True)
+            ],
+            part.top,
+            renormalised=part.renormalised,
+            shared=None if part.shared is None else self.mlp(part.shared),
+            shared_gate=part.shared_gate,
+        )
 
     def block(self, layer: LayerWeights) -> Block:
         """A block of separate operations."""
-        norms, attention, mlp = layer.norms, self.attention(layer), self.mlp(layer)
+        norms, mixer, rest = layer.norms, self._mixer(layer), self._feed_forward(layer)
         if norms.attended is None or norms.output is None:
-            return PreNormBlock(norms.input, attention, norms.mlp, mlp)
-        return SandwichBlock(norms.input, attention, norms.attended, norms.mlp, mlp, norms.output)
+            return PreNormBlock(norms.input, mixer, norms.mlp, rest)
+        return SandwichBlock(norms.input, mixer, norms.attended, norms.mlp, rest, norms.output)
+
+    def _mixer(self, layer: LayerWeights) -> Mixer:
+        mixer, projection = layer.mixer, self.weights.projection
+        if isinstance(mixer, AttentionWeights):
+            return self.attention(layer)
+        inputs, output = projection(mixer.inputs), projection(layer.output)
+        return GatedDeltaMixer(layer.index, mixer, inputs, output)
+
+    def _feed_forward(self, layer: LayerWeights) -> FeedForward:
+        part = layer.feed_forward
+        return self.mlp(part) if isinstance(part, MlpWeights) else self.experts(part)
+
+    def stack(self, layers: Sequence[LayerWeights]) -> Stack:
+        """All layers in one call, or as separate operations. Takes their weights."""
+        placement = self.weights.placement
+        fused = fused_layers(layers, placement.dtype, placement.kernels)
+        if fused is not None:
+            return fused
+        self.weights.settle(linear for layer in layers for linear in layer.linears)
+        own_threads = self.weights.placement.kernels.own_threads
+        blocks = [self.block(layer) for layer in layers]
+        return Blocks(blocks, placement.dtype, own_threads=own_threads)
+
+    def caches(self, layers: Sequence[LayerWeights], stream: torch.dtype) -> list[NewCache]:
+        """What makes the cache of each of `layers`, which compute in `stream`."""
+        placement = self.weights.placement
+        storage = Storage(placement.dtype, stream, placement.device)
+        return [storage.of(layer.mixer) for layer in layers]
 
     def model(
         self,
@@ -200,33 +256,29 @@ class DecoderBuilder:
         softcap: float | None = None,
     ) -> DecoderModel:
         """The whole model around `layers`. head: the path of the output projection."""
+        parts = self.parts(layers, ropes, head=head)
+        return DecoderModel(replace(parts, embedding_scale=embedding_scale, softcap=softcap))
+
+    def parts(
+        self, layers: list[LayerWeights], ropes: Sequence[RopeParameters], *, head: str
+    ) -> Parts:
+        """What such a model is made of."""
         placement = self.weights.placement
-        fused = fused_layers(layers, placement.dtype, placement.kernels)
-        stack: Stack
-        if fused is None:
-            self.weights.settle(linear for layer in layers for linear in layer.linears)
-            own_threads = self.weights.placement.kernels.own_threads
-            blocks = [self.block(layer) for layer in layers]
-            stack = Blocks(blocks, placement.dtype, own_threads=own_threads)
-        else:
-            stack = fused
+        stack = self.stack(layers)
         embedding, unembedding = self._embedding_and_head(head, stack)
         limits = [rope.max_context for rope in ropes if rope.max_context is not None]
         if limits:
             log.warning("dynamic rope: the context is limited to %d tokens", min(limits))
-        return DecoderModel(
-            Parts(
-                embedding,
-                stack,
-                [Rope(rope, placement.device) for rope in ropes],
-                self._final_norm(uniform=stack.own_threads),
-                unembedding,
-                max_context=min([self.shape.max_context, *limits]),
-                dtype=placement.dtype,
-                device=placement.device,
-                embedding_scale=embedding_scale,
-                softcap=softcap,
-            )
+        return Parts(
+            embedding,
+            stack,
+            self.caches(layers, stack.stream),
+            [Rope(rope, placement.device) for rope in ropes],
+            self._final_norm(uniform=stack.own_threads),
+            unembedding,
+            max_context=min([self.shape.max_context, *limits]),
+            dtype=placement.dtype,
+            device=placement.device,
         )
 
     def _final_norm(self, *, uniform: bool) -> RMSNorm:

@@ -249,14 +249,15 @@ class _Builder:
 
     def _separate(self, first: LayerWeights, others: list[LayerWeights]) -> SeparateLayers:
         self.weights.settle(linear for layer in (first, *others) for linear in layer.linears)
-        norms, dense = first.norms, self._dense
+        norms, mlp, dense = first.norms, first.feed_forward, self._dense
         assert norms.tokens is not None
+        assert isinstance(mlp, MlpWeights)
         block = PairBlock(
             norms.tokens,
             norms.input,
             dense.attention(first),
             norms.mlp,
-            dense.mlp(first),
+            dense.mlp(mlp),
             first.normed_residual,
         )
         blocks = [dense.block(layer) for layer in others]

@@ -1,0 +1,51 @@
+"""Which cache a layer has, by what it mixes tokens with (CON-11)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from forerun.cache.kv import KVCache
+from forerun.cache.recurrent import RecurrentCache
+from forerun.cache.rotating import RotatingCache
+from forerun.cache.rows import RowShape
+from forerun.contract.cache import LayerCache
+from forerun.contract.model import CacheOptions
+from forerun.contract.recurrence import StateShape
+from forerun.nn.layer_weights import AttentionWeights, DeltaWeights
+
+NewCache = Callable[[CacheOptions], LayerCache]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """What caches hold, and where."""
+
+    dtype: torch.dtype  # of keys and values
+    stream: torch.dtype  # of what layers compute in, and so of raw rows of a convolution
+    device: torch.device
+
+    def of(self, mixer: AttentionWeights | DeltaWeights) -> NewCache:
+        """Makes a layer's cache. Looks at sizes alone, so that weights may be taken meanwhile."""
+        return self._state(mixer) if isinstance(mixer, DeltaWeights) else self._rows(mixer)
+
+    def _rows(self, mixer: AttentionWeights) -> NewCache:
+        heads, window = mixer.heads, mixer.window
+        shape = RowShape(heads.kv, heads.dim, heads.dim, self.dtype, self.device)
+        if window is None:
+            return lambda options: KVCache(shape, options.context)
+        return lambda options: RotatingCache(shape, window, options.slack)
+
+    def _state(self, mixer: DeltaWeights) -> NewCache:
+        heads, (channels, taps) = mixer.heads, mixer.conv_weight.shape
+        shape = StateShape(
+            tail=taps - 1,
+            channels=channels,
+            key_heads=heads.key_heads,
+            value_heads=heads.value_heads,
+            value_dim=heads.value_dim,
+            key_dim=heads.key_dim,
+            device=self.device,
+            dtype=self.stream,
+        )
+        return lambda _: RecurrentCache(shape)

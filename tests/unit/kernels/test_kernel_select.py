@@ -11,9 +11,20 @@ from forerun.kernels import select
 from forerun.kernels.linear_affine.native import NativeLinear
 from forerun.kernels.linear_affine.reference import ReferenceLinear
 from forerun.kernels.linear_affine.torch_int4 import TorchInt4Linear
+from forerun.kernels.operands import BlockScaledWeight
+from forerun.kernels.output_head.native import NativeHead
 from forerun.kernels.rms_norm.layer_norm_form import LayerNormForm
 from forerun.kernels.rms_norm.reference import ReferenceRmsNorm
-from forerun.kernels.select import KernelChoice, LinearKernel, beside, quantised_linear, rms_norm
+from forerun.kernels.select import (
+    KernelChoice,
+    LinearKernel,
+    beside,
+    output_head,
+    quantised_linear,
+    rms_norm,
+)
+from forerun.quant.codec import quantise
+from forerun.quant.formats import QuantFormat
 
 OFF = KernelChoice(cpu_kernels=False)
 BESIDE_TORCH = KernelChoice(own_threads=False)
@@ -80,6 +91,40 @@ def test_separate_linears_are_served_in_cpp_where_it_can_serve_most_bytes(
     assert beside(weights, torch.bfloat16, chosen) == KernelChoice(threads=3, own_threads=own)
     assert not beside(weights, torch.bfloat16, OFF).own_threads
     assert not beside([], torch.bfloat16, chosen).own_threads
+
+
+def block_scaled(kind: str) -> BlockScaledWeight:
+    form = QuantFormat(kind, 16 if kind == "nvfp4" else 32)
+    data = quantise(torch.randn(16, 64), form).data
+    assert isinstance(data, BlockScaledWeight)
+    return data
+
+
+def test_integer_kernels_serve_mxfp4() -> None:
+    """KER-1, LIN-8: by its affine form; in bfloat16 beside PyTorch's threads too."""
+    native_library()
+    weight, bf16 = block_scaled("mxfp4"), torch.bfloat16
+    assert isinstance(quantised_linear(weight, bf16, KernelChoice()), NativeLinear)
+    assert isinstance(quantised_linear(weight, bf16, BESIDE_TORCH), TorchInt4Linear)
+    assert isinstance(quantised_linear(weight, bf16, OFF), ReferenceLinear)
+    assert isinstance(output_head(weight, bf16, KernelChoice()), NativeHead)
+    assert beside([(weight, 100), (None, 50)], bf16, KernelChoice()).own_threads
+
+
+@pytest.mark.parametrize("kind", ["nvfp4", "mxfp8"])
+def test_other_block_scaled_weights_are_dequantised_and_the_log_says_so_once(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KER-1, LIN-8"""
+    native_library()
+    with caplog.at_level(logging.INFO, logger="forerun"):
+        for _ in range(2):
+            served = quantised_linear(block_scaled(kind), torch.bfloat16, KernelChoice())
+            assert isinstance(served, ReferenceLinear)
+    (record,) = caplog.records
+    assert f"{kind} linear dequantises its weight for each call" in record.getMessage()
+    assert f"there is no integer form of {kind}" in record.getMessage()
+    assert not beside([(block_scaled(kind), 100)], torch.bfloat16, KernelChoice()).own_threads
 
 
 def test_weights_elsewhere_are_served_by_the_reference() -> None:

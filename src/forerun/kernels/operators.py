@@ -68,6 +68,8 @@ def dense_layer(
     assert layer.token_norm is None, "a draft's first layer has no operator"
     assert isinstance(mixer, AttentionOperands), "a layer of attention has an operator"
     assert isinstance(mlp, MlpOperands), "one of an MLP has"
+    assert mixer.gate is None, "gated attention has no operator"
+    assert mixer.rotary_dim is None, "heads of an operator's layer turn as a whole"
     weights = [part.weight for part in layer.linears]
     repacked = [weight for weight in weights if isinstance(weight, RepackedWeight)]
     assert len(repacked) == len(weights), "weights of a layer's operator are repacked"

@@ -15,7 +15,7 @@ from forerun.kernels.dense_layer.native import NativeLayers
 from forerun.kernels.dense_layer.reference import Place, Product, dense_layer, exact_product
 from forerun.kernels.layer_operands import LayerOperands
 
-FAMILIES = ["llama", "qwen3", "gemma3"]
+FAMILIES = ["llama", "qwen3", "qwen3.5", "gemma3"]
 TIES = {torch.float32: 1e-5, torch.bfloat16: 2**-8}  # of the largest number of the stream
 DEAD, LENGTH = 5, 40  # rows of the buffers before the first live one; tokens
 Answer = tuple[Tensor, Tensor, Tensor]  # what left the layer, and the rows that it wrote

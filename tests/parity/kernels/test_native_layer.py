@@ -131,7 +131,8 @@ def test_a_row_that_sees_nothing_has_no_numbers(isa: str, monkeypatch: pytest.Mo
     length=st.sampled_from([1, 2, 17, 127, 128, 129, 140]),
     width=st.integers(1, 20),
     threads=st.integers(1, 5),
-    kind=st.tuples(*[st.booleans()] * 5),
+    kind=st.tuples(*[st.booleans()] * 6),
+    rotary_dim=st.sampled_from([0, 2, 14, 32]),
     exponent=st.integers(-3, 3),
 )
 def test_any_layer_is_itself_at_every_width(
@@ -143,10 +144,11 @@ def test_any_layer_is_itself_at_every_width(
     width: int,
     threads: int,
     kind: tuple[bool, ...],
+    rotary_dim: int,
     exponent: int,
 ) -> None:
     """06 WID-1, WID-2, WID-3, KER-1: on every instruction set but the slow one, bit for bit."""
-    biased, head_norms, extra_norms, tokens, bfloat16 = kind
+    biased, head_norms, extra_norms, tokens, gated, bfloat16 = kind
     shape = Shape(
         kv_heads * group,
         kv_heads,
@@ -155,6 +157,8 @@ def test_any_layer_is_itself_at_every_width(
         head_norms=head_norms,
         extra_norms=extra_norms,
         tokens=tokens,
+        gated=gated,
+        rotary_dim=rotary_dim,
         window=window,
     )
     layer, x = random_layer(shape), _stream(length) * np.float32(10.0**exponent)

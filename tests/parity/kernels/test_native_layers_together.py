@@ -38,7 +38,7 @@ def _passed(
     stream = np.random.default_rng(5).standard_normal((LENGTH, 96)).astype(np.float32)
     tokens, first = tokens_of(stream), 0
     for width in widths:
-        cosines, sines = rope_tables(first + np.arange(width), shape.head_dim)
+        cosines, sines = rope_tables(first + np.arange(width), shape)
         passing = FrPass(*map(address, (stream[first:], cosines, sines)), width)
         passing.tokens = address(tokens[first:])
         steps = (FrStep * len(layers))()

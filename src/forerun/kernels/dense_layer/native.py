@@ -35,8 +35,6 @@ def why_not(layer: LayerOperands, dtype: torch.dtype) -> str | None:
     mixer, mlp = layer.mixer, layer.feed_forward
     if not isinstance(mixer, AttentionOperands) or not isinstance(mlp, MlpOperands):
         return "layers are not of attention and an MLP"
-    if mixer.gate is not None or mixer.rotary_dim is not None:
-        return "attention is gated, or turns a part of its heads"
     if mixer.head_dim % HEAD_MULTIPLE:
         return f"heads are {mixer.head_dim} wide, which is no multiple of {HEAD_MULTIPLE}"
     if mlp.activation not in ACTIVATIONS:
@@ -73,7 +71,8 @@ class NativeLayer:
         }
         assert all(norm is None or norm.dtype == torch.float32 for norm in norms.values())
         self._kept = (packed, norms)  # the struct has their addresses
-        *qkv, output, gate, up, down = (part.struct for part in packed)
+        *mixing, output, gate, up, down = (part.struct for part in packed)
+        qkv, output_gate = mixing[: len(mixer.qkv)], mixing[len(mixer.qkv) :]
         self.struct = FrLayer(
             qkv=(FrLinear * 3)(*qkv),
             output=output,
@@ -90,6 +89,8 @@ class NativeLayer:
             activation=ACTIVATIONS[mlp.activation],
             window=mixer.window or 0,
             normed_residual=int(layer.normed_residual),
+            rotary_dim=mixer.rotary_dim or 0,
+            output_gate=output_gate[0] if output_gate else FrLinear(),
             **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
         )
         assert loaded.layer_supported(self.struct)
@@ -159,7 +160,7 @@ class NativeLayers:
 
         stream  [width or more, hidden] float32, contiguous, and replaced; there may be a leading
                 dimension of 1
-        turns   of each rope, the addresses of cosines and sines [width or more, head_dim / 2]
+        turns   of each rope, the addresses of cosines and sines [width or more, rotary_dim / 2]
                 float32
         tokens  as the stream, and only read: of layers with a norm for them
         """

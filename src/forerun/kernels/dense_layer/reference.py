@@ -48,7 +48,7 @@ def dense_layer(
     """Write the new rows of keys and values, and replace the stream by what leaves the layer.
 
     stream  [width, hidden] float32
-    turns   cosines and sines [width, head_dim / 2] float32
+    turns   cosines and sines [width, rotary_dim / 2] float32
     rows    keys and values [kv_heads, capacity, head_dim]
     tokens  [width, hidden] float32, of a layer that reads them beside the stream
     """
@@ -66,7 +66,10 @@ def dense_layer(
     for buffer, written in zip(rows, new, strict=True):
         buffer[:, at.first_row : end] = written.transpose(0, 1).to(buffer.dtype)
     keys, values = (buffer[:, end - at.live : end].float() for buffer in rows)
-    attended = product(layer.output, _attended(mixer, queries, keys, values))
+    attended = _attended(mixer, queries, keys, values)
+    if mixer.gate is not None:
+        attended *= product(mixer.gate, into).sigmoid()
+    attended = product(layer.output, attended)
     stream += _outer_norm(layer, layer.attended_norm, attended)
     into = rms_norm(stream, layer.mlp_norm, layer.epsilon)
     gate, up = product(mlp.gate, into), product(mlp.up, into)
@@ -95,10 +98,11 @@ def _projected(
 
 
 def _turned(heads: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
-    """Pair (i, i + d/2) turns by one angle; see `rope.reference`."""
+    """Of the leading d dimensions pair (i, i + d/2) turns by one angle; see `rope.reference`."""
     cosines, sines = (part[:, None] for part in turns)
-    low, high = heads.chunk(2, -1)
-    return torch.cat((low * cosines - high * sines, high * cosines + low * sines), -1)
+    half = cosines.shape[-1]
+    low, high, others = heads.tensor_split((half, 2 * half), -1)
+    return torch.cat((low * cosines - high * sines, high * cosines + low * sines, others), -1)
 
 
 def _attended(layer: AttentionOperands, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

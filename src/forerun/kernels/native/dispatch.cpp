@@ -91,6 +91,13 @@ bool supported(const FrExperts& experts) {
     return experts.top > 0 && experts.top <= experts.count;
 }
 
+bool attends(const FrLayer& layer) {
+    const int turned = rotary_dim(layer), gates = layer.output_gate.rows;
+    return layer.head_dim % 32 == 0 && layer.heads % layer.kv_heads == 0 && turned > 0 &&
+           turned % 2 == 0 && turned <= layer.head_dim &&
+           (!gates || gates == layer.heads * layer.head_dim);
+}
+
 }  // namespace
 
 #if !defined(FR_SOURCES)
@@ -135,12 +142,13 @@ void fr_linear(FrTeam* team, const FrLinear* parts, int32_t count, const float* 
 }
 
 int32_t fr_layer_supported(const FrLayer* layer) {
-    const FrLinear* weights[] = {&layer->qkv[0], &layer->qkv[1], &layer->qkv[2], &layer->output,
-                                 &layer->gate,   &layer->up,     &layer->down};
+    const FrLinear* weights[] = {&layer->qkv[0],      &layer->qkv[1], &layer->qkv[2],
+                                 &layer->output_gate, &layer->output, &layer->gate,
+                                 &layer->up,          &layer->down};
     for (const FrLinear* w : weights)
         if (w->rows && !fr_linear_supported(w->columns, w->group, w->bits)) return 0;
     if (layer->experts && !supported(*layer->experts)) return 0;
-    return layer->head_dim % 32 == 0 && layer->heads % layer->kv_heads == 0;
+    return attends(*layer);
 }
 
 int64_t fr_layer_scratch(const FrLayer* layer, int32_t width, int32_t threads) {

@@ -103,6 +103,7 @@ private:
     void attention() {
         const Quantised x = attention_input();
         linear<false>(layer_.qkv, 3, x, rows_, at_.qkv, qkv_columns_, member_, members_);
+        linear<false>(&layer_.output_gate, 1, x, rows_, at_.gates, columns_, member_, members_);
         team_.barrier(member_);
         place();
         norm_residual();
@@ -112,9 +113,19 @@ private:
         team_.barrier(member_);
         const Quantised attended =
             prepare(at_.own.attended, at_.attended, [&](int row, const Quantised& to) {
-                quantise(at_.attention + int64_t(row) * columns_, to, row);
+                quantise(gated(row), to, row);
             });
         add_branch(layer_.output, attended, layer_.attended_norm);
+    }
+
+    // What attention made of a row, times the sigmoid of its gates where the family has them.
+    const float* gated(int row) {
+        const float* attended = at_.attention + int64_t(row) * columns_;
+        if (!layer_.output_gate.rows) return attended;
+        const float* gates = at_.gates + int64_t(row) * columns_;
+        for (int i = 0; i < columns_; i += kLanes)
+            store(at_.own.row + i, load(attended + i) * sigmoid(load(gates + i)));
+        return at_.own.row;
     }
 
     void mlp() {
@@ -163,16 +174,18 @@ private:
     }
 
     void rotate(float* x, int row, float factor) const {
-        const int half = layer_.head_dim / 2;
+        const int turned = rotary_dim(layer_), half = turned / 2;
         const float* cosines = pass_.cosines + int64_t(first_ + row) * half;
         const float* sines = pass_.sines + int64_t(first_ + row) * half;
         const Floats scale = splat(factor);
         for (int i = 0; i < half; i += kLanes) {
-            const Floats a = load(x + i), b = load(x + half + i);
-            const Floats c = load(cosines + i), s = load(sines + i);
-            store(x + i, scale * fma(a, c, splat(0.0f) - b * s));
-            store(x + half + i, scale * fma(b, c, a * s));
+            const int count = least(half - i, kLanes);
+            const Floats a = load_some(x + i, count), b = load_some(x + half + i, count);
+            const Floats c = load_some(cosines + i, count), s = load_some(sines + i, count);
+            store_some(x + i, scale * fma(a, c, splat(0.0f) - b * s), count);
+            store_some(x + half + i, scale * fma(b, c, a * s), count);
         }
+        for (int i = turned; i < layer_.head_dim; ++i) x[i] *= factor;
     }
 
     void write(void* base, int64_t at, const float* x) const {

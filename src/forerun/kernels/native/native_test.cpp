@@ -46,6 +46,7 @@ using Team = std::unique_ptr<FrTeam, Release>;
 struct Shape {
     int hidden, inner, heads, kv_heads, dim, bits, window, activation;
     bool wide, extra_norms, bfloat16, tokens;
+    int turned;  // dimensions of a head; where not all do, attention is gated
 };
 
 class Layer {
@@ -57,6 +58,7 @@ public:
           queries_(s.heads * s.dim, read(s), 32, s.bits, s.wide, true),
           keys_(s.kv_heads * s.dim, read(s), 32, 8, false, false),
           values_(s.kv_heads * s.dim, read(s), 32, s.bits, s.wide, false),
+          gates_(s.heads * s.dim, read(s), 32, s.bits, s.wide, true),
           output_(s.hidden, s.heads * s.dim, 32, s.bits, s.wide, false),
           gate_(s.inner, s.hidden, 32, s.bits, s.wide, true),
           up_(s.inner, s.hidden, 32, 8, s.wide, false),
@@ -86,7 +88,11 @@ public:
                 shape_.activation,
                 shape_.window,
                 shape_.tokens,
-                shape_.tokens ? stream_norm_.data() : nullptr};
+                shape_.tokens ? stream_norm_.data() : nullptr,
+                shape_.turned,
+                shape_.turned < shape_.dim ? gates_.linear : FrLinear{},
+                nullptr,
+                nullptr};
     }
 
     // The stream of `length` rows that pass in forwards of `width` through this layer three times,
@@ -95,7 +101,7 @@ public:
                            int together) const {
         const FrLayer layer = this->layer();
         const std::vector<FrLayer> layers(kLayers, layer);
-        const int element = shape_.bfloat16 ? 2 : 4, half = shape_.dim / 2;
+        const int element = shape_.bfloat16 ? 2 : 4, half = shape_.turned / 2;
         std::vector<float> stream = input, cosines(length * half, 0.8f), sines(length * half, 0.6f);
         const int64_t bytes = int64_t(shape_.kv_heads) * length * shape_.dim * element;
         std::vector<uint8_t> keys[kLayers], values[kLayers];
@@ -123,7 +129,7 @@ private:
 
     Shape shape_;
     std::vector<float> stream_norm_, head_norm_;
-    Packed queries_, keys_, values_, output_, gate_, up_, down_;
+    Packed queries_, keys_, values_, gates_, output_, gate_, up_, down_;
 };
 
 int failures = 0;
@@ -195,9 +201,10 @@ int main() {
         test_linear(isa, 33, 192, 64, 8);
         test_linear(isa, 50, 384, 128, 4);
         test_head(isa);
-        test_layer(isa, {64, 96, 4, 2, 32, 4, 0, 0, false, false, true, false});
-        test_layer(isa, {96, 64, 3, 1, 96, 8, 37, 1, true, true, false, false});
-        test_layer(isa, {96, 64, 2, 2, 32, 8, 0, 0, false, false, true, true});
+        test_layer(isa, {64, 96, 4, 2, 32, 4, 0, 0, false, false, true, false, 32});
+        test_layer(isa, {96, 64, 3, 1, 96, 8, 37, 1, true, true, false, false, 96});
+        test_layer(isa, {96, 64, 2, 2, 32, 8, 0, 0, false, false, true, true, 32});
+        test_layer(isa, {64, 96, 4, 2, 64, 4, 0, 0, false, true, true, false, 22});
     }
     return failures != 0;
 }

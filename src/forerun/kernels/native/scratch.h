@@ -94,6 +94,10 @@ inline int item_rows(const FrLayer& layer) {
     return most_of(1, kItemQueries * layer.kv_heads / layer.heads);
 }
 
+inline int rotary_dim(const FrLayer& layer) {
+    return layer.rotary_dim ? layer.rotary_dim : layer.head_dim;
+}
+
 // Of what attention reads: the stream, or tokens and the stream side by side.
 inline int input_columns(const FrLayer& layer) {
     return layer.token_norm ? 2 * layer.hidden : layer.hidden;
@@ -185,7 +189,7 @@ inline ExpertMemory divide_experts(Memory& memory, const FrLayer& layer, int row
 
 struct LayerMemory {
     Quantised stream, attended, inner;
-    float *qkv, *attention, *gated, *branch;
+    float *qkv, *attention, *gates, *gated, *branch;
     Seen partial, running;
     Own own;
     ExpertMemory experts;
@@ -204,6 +208,7 @@ inline LayerMemory divide(Memory& memory, const FrLayer& layer, int width, int m
     all.inner = take_quantised(memory, layer.inner, rows);
     all.qkv = memory.take<float>(int64_t(rows) * (layer.heads + 2 * layer.kv_heads) * dim);
     all.attention = memory.take<float>(int64_t(rows) * columns);
+    all.gates = memory.take<float>(int64_t(rows) * layer.output_gate.rows);
     all.gated = memory.take<float>(int64_t(rows) * layer.inner);
     all.branch = memory.take<float>(int64_t(rows) * layer.hidden);
     all.partial = take_seen(memory, narrow * kRound, dim);

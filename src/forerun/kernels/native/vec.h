@@ -26,6 +26,10 @@ inline Floats exponential(Floats x) {
     return from_limit(x, splat(-87.0f), p * power_of_two(n));
 }
 
+inline Floats sigmoid(Floats x) {
+    return splat(1.0f) / (splat(1.0f) + exponential(splat(0.0f) - x));
+}
+
 inline Floats silu(Floats x) { return x / (splat(1.0f) + exponential(splat(0.0f) - x)); }
 
 inline Floats gelu_tanh(Floats x) {

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from forerun.base.errors import LoadError, RequestError, one_line
 from forerun.base.options import check_options
+from forerun.base.quantisation import Quantisation
 from forerun.importer.check import check_templates
 from forerun.importer.drafts import Draft, open_draft, with_draft
 from forerun.importer.layers import Defaults, config_of, over, without_target_tensors
-from forerun.importer.policy.kinds import parse_kind
 from forerun.importer.progress import Reporter
 from forerun.importer.pull import pull
 from forerun.importer.run import ImportRun
@@ -41,26 +41,6 @@ class Parts:
         return [part for part in parts if isinstance(part, Source)]
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """The types that were asked for, checked; empty for what the weights come as."""
-
-    target: str
-    draft: str
-
-    @classmethod
-    def of(cls, request: CreateRequest | ComposeRequest, modelfile: Modelfile) -> "Wish":
-        """MF-6, MF-7."""
-        wish = cls(
-            parse_kind(request.quantize), parse_kind(request.quantize_draft, "quantize-draft")
-        )
-        if wish.draft and modelfile.draft is None:
-            raise RequestError(
-                f"quantize-draft is {wish.draft}, and the Modelfile has no DRAFT to quantise"
-            )
-        return wish
-
-
 def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Reporter) -> Digest:
     """Register the model that a Modelfile describes; the manifest's digest."""
     name = ModelName.parse(request.name)
@@ -72,8 +52,10 @@ def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Repo
     for warning in modelfile.warnings:
         reporter.status(warning)
     _check_template(modelfile.template)
-    wish = Wish.of(request, modelfile)
-    parts = _open(modelfile, wish, Path(request.folder), store, reporter)
+    asked = Quantisation.parse(
+        request.quantize, request.quantize_draft, has_draft=modelfile.draft is not None
+    )
+    parts = _open(modelfile, asked, Path(request.folder), store, reporter)
     capabilities = _capabilities(modelfile, parts.base)
     with store.importing() as writer:
         run = ImportRun(store, writer, reporter)
@@ -89,6 +71,7 @@ def _modelfile(request: CreateRequest | ComposeRequest) -> Modelfile:
         return parse_modelfile(request.modelfile, default_source=".")
     modelfile = Modelfile(
         source=request.source,
+        draft=request.draft,
         parameters=check_options(request.parameters),
         template=request.template,
         system=request.system,
@@ -103,20 +86,20 @@ def _modelfile(request: CreateRequest | ComposeRequest) -> Modelfile:
 
 
 def _open(
-    modelfile: Modelfile, wish: Wish, folder: Path, store: Store, reporter: Reporter
+    modelfile: Modelfile, asked: Quantisation, folder: Path, store: Store, reporter: Reporter
 ) -> Parts:
     named = recognise(modelfile.source, folder, store)
     draft = None
     if modelfile.draft is not None:
-        draft = open_draft(draft_folder(modelfile.draft, folder), wish.draft)
+        draft = open_draft(draft_folder(modelfile.draft, folder), asked.draft)
     if isinstance(named, FolderSource):
-        return Parts(folder_source(named.folder, quantize=wish.target), draft)
+        return Parts(folder_source(named.folder, quantize=asked.target), draft)
     if isinstance(named, GgufSource):
-        return Parts(gguf_source(named.file, quantize=wish.target), draft)
+        return Parts(gguf_source(named.file, quantize=asked.target), draft)
     if not named.in_store:
         pull(named.name, store, reporter)
     model = store.get(named.name)
-    return Parts(model, draft, stored_source(model, wish.target) if wish.target else None)
+    return Parts(model, draft, stored_source(model, asked.target) if asked.target else None)
 
 
 def _check_template(template: str | None) -> None:

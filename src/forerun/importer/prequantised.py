@@ -113,7 +113,7 @@ class _Parts:
             values=self.weight,
             group=group,
             scale=scale,
-            bias=self._bias(scale),
+            bias=self._bias(scale, kind),
             global_scale=self._global_scale(),
             inverted=self.layout.inverted,
         )
@@ -144,14 +144,13 @@ class _Parts:
         form = resolve(self.weight.name, (self._words, groups), metadata={}, config=config)
         return form.name, form.group
 
-    def _bias(self, scale: TensorEntry) -> TensorEntry | None:
-        """Affine zero points; the types of scales without them are told by their bytes."""
+    def _bias(self, scale: TensorEntry, kind: str) -> TensorEntry | None:
+        """Affine zero points. Float scales are affine ones, and these have zero points."""
         bias = self.entries.get(self._base + self.layout.bias) if self.layout.bias else None
-        if (bias is None) != (scale.dtype not in _FLOATS):
-            raise self._wrong(
-                scale,
-                f"is of type {scale.dtype}, {'with' if bias else 'without'} zero points beside it",
-            )
+        affine = kind in ("int4", "int8")
+        if affine != (scale.dtype in _FLOATS) or affine != (bias is not None):
+            points = "zero points" if bias else "no zero points"
+            raise self._wrong(scale, f"is of type {scale.dtype} with {points}, unlike {kind}")
         if bias is not None and (bias.shape, bias.dtype) != (scale.shape, scale.dtype):
             raise self._wrong(bias, f"is {bias.dtype} {list(bias.shape)}, unlike its scales")
         return bias

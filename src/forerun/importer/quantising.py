@@ -5,7 +5,7 @@ global scales, some hundredths of the source, are held until the last word is wr
 quantised independently, so the size of a slab changes nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 from typing import Any
 
@@ -27,6 +27,7 @@ from forerun.store.headers import TensorEntry
 Numbers = NDArray[Any]
 Slabs = Callable[[], Iterator[Tensor]]  # [n, columns] values, in order; asked for once
 
+SLAB_BYTES = 1 << 20  # of the source; quantising takes some tens of times as much for a moment
 BLOCK = 128  # rows and columns that share a scale in 8-bit floats (PRQ-4)
 _DTYPES = {
     "BF16": torch.bfloat16,
@@ -43,24 +44,48 @@ def quantised_parts(plan: TensorPlan, slabs: Slabs) -> tuple[Part, ...]:
     *rows, columns = plan.shape
     words = (*rows, columns * form.bits // 32)
     groups = (*rows, columns // form.group)
-    held: dict[str, list[Numbers]] = {".scale": [], ".bias": [], ".global_scale": []}
-
-    def small(suffix: str, dtype: str, shape: tuple[int, ...]) -> Part:
-        return part(plan.name + suffix, dtype, shape, held[suffix])
-
-    parts = [part(plan.name, "U32", words, _words(plan, form, slabs, held))]
-    parts.append(small(".scale", "F16" if form.affine else "U8", groups))
+    small = {".scale": ("F16" if form.affine else "U8", groups)}
     if form.affine:
-        parts.append(small(".bias", "F16", groups))
+        small[".bias"] = ("F16", groups)
     elif form.name == "nvfp4":
-        parts.append(small(".global_scale", "F32", (prod(rows),)))
-    return tuple(parts)
+        small[".global_scale"] = ("F32", (prod(rows),))
+    held = {suffix: _Held(prod(rows)) for suffix in small}
+    return (
+        part(plan.name, "U32", words, _words(plan, form, slabs, held)),
+        *(part(plan.name + suffix, *small[suffix], held[suffix].chunks()) for suffix in small),
+    )
+
+
+class _Held:
+    """A small part of a weight, filled while its words are written.
+
+    In one piece, made once: many small ones between the slabs' temporaries would keep the heap
+    from shrinking again.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._filled = 0
+        self._values: Numbers | None = None
+
+    def add(self, values: Numbers) -> None:
+        """The next rows."""
+        if self._values is None:
+            self._values = np.empty((self._rows, *values.shape[1:]), values.dtype)
+        self._values[self._filled : self._filled + len(values)] = values
+        self._filled += len(values)
+
+    def chunks(self) -> Iterator[Numbers]:
+        """All of it, which is then let go."""
+        values, self._values = self._values, None
+        if values is not None:
+            yield values
 
 
 def _words(
-    plan: TensorPlan, form: QuantFormat, slabs: Slabs, held: dict[str, list[Numbers]]
+    plan: TensorPlan, form: QuantFormat, slabs: Slabs, held: Mapping[str, _Held]
 ) -> Iterator[Numbers]:
-    """The words of slab after slab; the slab's other parts are put into `held`."""
+    """The words of slab after slab; a slab's other parts go to `held`."""
     for slab in slabs():
         try:
             parts = stored_parts(quantise(slab, form))
@@ -68,7 +93,7 @@ def _words(
             raise ImportFailedError(f"tensor {plan.source}: {error}") from None
         words = parts.pop("")
         for suffix, values in parts.items():
-            held[suffix].append(values.numpy())
+            held[suffix].add(values.numpy())
         yield words.numpy()
 
 
@@ -85,7 +110,7 @@ def folder_values(sources: Iterable[SourceTensor]) -> Iterator[Tensor]:
 
 
 def _slabs(entry: TensorEntry) -> Iterator[Tensor]:
-    for rows in read_rows(entry):
+    for rows in read_rows(entry, SLAB_BYTES):
         yield torch.from_numpy(rows).view(_DTYPES[entry.dtype])
 
 

@@ -10,7 +10,7 @@ def asked_of(config: JsonObject, kind: str, *, draft: bool = False) -> Asked:
     """A wish for `kind`. A field that is missing counts as zero: the model's reader refuses it."""
     nested = config.get("text_config")
     text = nested if isinstance(nested, dict) else {}
-    fields = {**text, **config}
+    fields = {**config, **text}
     return Asked(
         kind=kind,
         architecture=_architecture(config),

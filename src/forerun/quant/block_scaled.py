@@ -5,18 +5,15 @@ scaling by a power of two rounds nothing.
 """
 
 import math
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from forerun.kernels.dequantise.floats import E2M1, scale_values
+from forerun.kernels.dequantise.floats import scale_values
 
 E2M1_LARGEST = 6.0
 E4M3_LARGEST = 448.0
 _BIAS = 127  # of the exponents of e8m0 and float32
-
-_MIDDLES = [(low + high) / 2 for low, high in pairwise(E2M1)]
 
 
 def row_factors(groups: Tensor) -> Tensor:
@@ -32,7 +29,7 @@ def row_factors(groups: Tensor) -> Tensor:
 def encode(groups: Tensor, kind: str) -> tuple[Tensor, Tensor]:
     """uint8 codes [rows, groups, columns] and scales [rows, groups] of float32 values."""
     scale = _scales(groups, kind)
-    steps = scale_values(kind, groups.device)[scale.int()]
+    steps = scale_values(scale, kind)[..., None]
     scaled = groups / torch.where(steps > 0, steps, torch.inf)  # a scale of 0 wants codes of 0
     return (_e4m3(scaled) if kind == "mxfp8" else _e2m1(scaled)), scale
 
@@ -58,8 +55,9 @@ def _better_of_two(groups: Tensor, reaching: Tensor) -> Tensor:
 
 
 def _squared_errors(scaled: Tensor) -> Tensor:
-    rounded = torch.tensor(E2M1, device=scaled.device)[_magnitudes(scaled)]
-    return (rounded - scaled.abs()).square_().sum(-1)
+    magnitudes = scaled.abs()
+    halves, ones, twos = _steps(magnitudes)
+    return halves.mul_(0.5).add_(ones).add_(twos, alpha=2).sub_(magnitudes).square_().sum(-1)
 
 
 def _exponent_to_reach(largest: Tensor, top: float) -> Tensor:
@@ -87,15 +85,16 @@ def _e4m3(values: Tensor) -> Tensor:
 
 
 def _e2m1(values: Tensor) -> Tensor:
-    return (_magnitudes(values) | values.signbit().int() << 3).to(torch.uint8)
+    halves, ones, twos = _steps(values.abs())
+    return halves.add_(ones).add_(twos).to(torch.uint8) | values.signbit().to(torch.uint8) << 3
 
 
-def _magnitudes(values: Tensor) -> Tensor:
-    """int32 codes without the sign.
+def _steps(magnitudes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """How many steps of e2m1 lead from 0 to each: of 0.5 up to 2, of 1 up to 4, of 2 up to 6.
 
-    `bucketize` gives a magnitude half-way between two codes to the lower one. Where that is odd the
-    border stands one float lower, so that the tie goes to the even code above.
+    Their sum is the code. Each kind begins at an even one, so that `round` keeps ties even.
     """
-    borders = torch.tensor(_MIDDLES)
-    borders[1::2] = torch.nextafter(borders[1::2], torch.zeros(()))
-    return torch.bucketize(values.abs(), borders.to(values.device), out_int32=True)
+    halves = (2 * magnitudes).clamp_(max=4).round_()
+    ones = (magnitudes - 2).clamp_(0, 2).round_()
+    twos = (magnitudes / 2).sub_(2).clamp_(0, 1).round_()
+    return halves, ones, twos

@@ -7,7 +7,7 @@ those of mxfp8 span more than eight bits.
 
 import torch
 
-from forerun.kernels.dequantise.floats import code_values, scale_values
+from forerun.kernels.dequantise.floats import code_table, scale_values
 from forerun.kernels.operands import AffineWeight, BlockScaledWeight
 
 _MIDDLE = 12
@@ -27,8 +27,9 @@ def as_affine(weight: AffineWeight | BlockScaledWeight) -> AffineWeight:
     """Equal values, bit for bit; scales and zero terms in float32. An affine weight is itself."""
     if isinstance(weight, AffineWeight):
         return weight
-    integers = (2 * code_values(weight.bits, weight.device) + _MIDDLE).to(torch.uint8)
+    pairs = (2 * code_table(4) + _MIDDLE).to(torch.uint8).view(torch.int16).flatten()
     octets = weight.words.contiguous().view(torch.uint8)
-    codes = integers[octets.int()].flatten(1)
-    scale = scale_values(weight.kind, weight.device)[weight.scale.int()].squeeze(-1) / 2
-    return AffineWeight(codes.view(torch.uint32), scale, -_MIDDLE * scale, 8)
+    codes = pairs.to(weight.device).index_select(0, octets.flatten().int())
+    words = codes.view(torch.uint32).view(octets.shape[0], octets.shape[1] // 2)
+    scale = scale_values(weight.scale, weight.kind) / 2
+    return AffineWeight(words, scale, -_MIDDLE * scale, 8)

@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from forerun.kernels.dequantise.floats import code_values, scale_values
 from forerun.kernels.operands import BlockScaledWeight, Quantised, RepackedWeight
@@ -33,9 +32,8 @@ def dequantise(weight: Quantised, dtype: torch.dtype) -> Tensor:
 
 
 def _block_scaled(weight: BlockScaledWeight) -> Tensor:
-    octets = weight.words.contiguous().view(torch.uint8)
-    codes = functional.embedding(octets.int(), code_values(weight.bits, weight.device))
-    scale = functional.embedding(weight.scale.int(), scale_values(weight.kind, weight.device))
+    codes = code_values(weight.words.contiguous().view(torch.uint8), weight.bits)
+    scale = scale_values(weight.scale, weight.kind).unsqueeze(-1)
     return codes.view(*weight.scale.shape, weight.group).mul_(scale).flatten(-2)
 
 

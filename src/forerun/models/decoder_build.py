@@ -132,37 +132,57 @@ class DecoderBuilder:
         table = torch.cat((query.expand(heads.query, -1), key.expand(heads.kv, -1)))
         return self._rms_norm(table)
 
-    def layer(self, index: int, form: LayerForm) -> LayerWeights:
-        """The tensors of one layer, of which nothing has been made yet."""
-        shape, at, pick = self.shape, self.at(index), self.weights.pick
-        heads, hidden, inner = shape.heads, shape.hidden_size, shape.intermediate_size
-        query, kv = heads.query * heads.dim, heads.kv * heads.dim
-        attention, mlp = f"{at}self_attn.", f"{at}mlp."
-        qkv = (f"{attention}q_proj", query), (f"{attention}k_proj", kv), (f"{attention}v_proj", kv)
-        gate_up = (f"{mlp}gate_proj", inner), (f"{mlp}up_proj", inner)
+    def layer(
+        self, index: int, form: LayerForm, experts: ExpertWeights | None = None
+    ) -> LayerWeights:
+        """The tensors of one layer, of which nothing has been made yet.
+
+        experts  what feeds forward instead of an MLP
+        """
+        shape, at = self.shape, self.at(index)
+        query = shape.heads.query * shape.heads.dim
+        output = self.weights.pick(
+            query, (f"{at}self_attn.o_proj", shape.hidden_size), biased=form.biased
+        )
         return LayerWeights(
             index=index,
             epsilon=shape.eps,
-            mixer=AttentionWeights(
-                heads=heads,
-                scale=form.scale,
-                window=form.window,
-                rope=form.rope,
-                rotary_dim=form.rotary_dim,
-                norm=self.head_norm(at) if form.head_norms else None,
-                qkv=pick(hidden, *qkv, biased=form.biased),
-                gate=[],
-            ),
-            output=pick(query, (f"{attention}o_proj", hidden), biased=form.biased),
-            feed_forward=MlpWeights(
-                form.activation,
-                gate_up=pick(hidden, *gate_up, biased=form.mlp_biased),
-                down=pick(inner, (f"{mlp}down_proj", hidden), biased=form.mlp_biased),
-            ),
-            norms=self._norms(at, form),
+            mixer=self.attention_weights(at, form),
+            output=output,
+            feed_forward=experts or self.mlp_weights(at, form),
+            norms=self.norms(at, form),
         )
 
-    def _norms(self, at: str, form: LayerForm) -> LayerNorms:
+    def attention_weights(self, at: str, form: LayerForm) -> AttentionWeights:
+        """Without the output projection. at: "model.layers.3."."""
+        heads, pick = self.shape.heads, self.weights.pick
+        sizes = {"q": heads.query * heads.dim, "k": heads.kv * heads.dim, "v": heads.kv * heads.dim}
+        qkv = [(f"{at}self_attn.{name}_proj", rows) for name, rows in sizes.items()]
+        return AttentionWeights(
+            heads=heads,
+            scale=form.scale,
+            window=form.window,
+            rope=form.rope,
+            rotary_dim=form.rotary_dim,
+            norm=self.head_norm(at) if form.head_norms else None,
+            qkv=pick(self.shape.hidden_size, *qkv, biased=form.biased),
+            gate=[],
+        )
+
+    def mlp_weights(self, at: str, form: LayerForm) -> MlpWeights:
+        hidden, inner, pick = (
+            self.shape.hidden_size,
+            self.shape.intermediate_size,
+            self.weights.pick,
+        )
+        gate_up = (f"{at}mlp.gate_proj", inner), (f"{at}mlp.up_proj", inner)
+        return MlpWeights(
+            form.activation,
+            gate_up=pick(hidden, *gate_up, biased=form.mlp_biased),
+            down=pick(inner, (f"{at}mlp.down_proj", hidden), biased=form.mlp_biased),
+        )
+
+    def norms(self, at: str, form: LayerForm) -> LayerNorms:
         """With outer norms, the name that is otherwise the MLP's is that of the first of them."""
         after_attention = self.norm(f"{at}post_attention_layernorm")
         outer = form.outer_norms
@@ -229,12 +249,16 @@ class DecoderBuilder:
         part = layer.feed_forward
         return self.mlp(part) if isinstance(part, MlpWeights) else self.experts(part)
 
-    def stack(self, layers: Sequence[LayerWeights]) -> Stack:
-        """All layers in one call, or as separate operations. Takes their weights."""
+    def stack(self, layers: Sequence[LayerWeights], *, fuse: bool = True) -> Stack:
+        """All layers in one call where that can be, or as separate operations.
+
+        Takes their weights. fuse: False beside layers that run on PyTorch's threads
+        """
         placement = self.weights.placement
-        fused = fused_layers(layers, placement.dtype, placement.kernels)
-        if fused is not None:
-            return fused
+        if fuse:
+            fused = fused_layers(layers, placement.dtype, placement.kernels)
+            if fused is not None:
+                return fused
         self.weights.settle(linear for layer in layers for linear in layer.linears)
         own_threads = self.weights.placement.kernels.own_threads
         blocks = [self.block(layer) for layer in layers]

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from forerun.base.errors import LoadError
 from forerun.contract.model import TargetModel
-from forerun.models import gemma3, llama, qwen3
+from forerun.models import gemma3, llama, qwen3, qwen3_moe
 from forerun.models.config import ConfigReader
+from forerun.models.qwen3_5 import build as qwen3_5
 from forerun.models.weights import Weights
 
 Build = Callable[[ConfigReader, Weights], TargetModel]
@@ -35,6 +36,8 @@ REGISTRY = by_architecture(
     [
         Family(("LlamaForCausalLM",), llama.build),
         Family(("Qwen3ForCausalLM",), qwen3.build),
+        Family(("Qwen3MoeForCausalLM",), qwen3_moe.build),
+        Family(qwen3_5.ARCHITECTURES, qwen3_5.build),
         Family(("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"), gemma3.build),
     ]
 )

@@ -70,9 +70,16 @@ class Weights:
         tried = ", ".join(prefix + name for prefix in candidates)
         raise LoadError(f"the checkpoint has none of the tensors {tried}; import it again")
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One dense tensor, in the dtype and on the device of the model."""
-        return self._placed(self._read(name, shape))
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+        """One dense tensor on the device of the model, in its dtype or in another."""
+        return self._read(name, shape).to(self.placement.device, dtype or self.placement.dtype)
+
+    def values(self, path: str, rows: int, columns: int) -> Tensor:
+        """The weight at `path` as float32 values, quantised or not."""
+        name = f"{path}.weight"
+        if name + SCALE in self:
+            return read_packed(self, name, (rows, columns), self._config).dequantise(torch.float32)
+        return self.take(name, (rows, columns), torch.float32)
 
     def part(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """One tensor as stored, on the device of the model."""
@@ -117,6 +124,20 @@ class Weights:
     def stack(self, name: str, experts: int, rows: int, columns: int) -> Weight:
         """Tensor `name`, stored [experts, rows, columns], as [experts * rows, columns]."""
         return self._weight(name, experts, rows, columns)
+
+    def joined_stacks(self, names: Sequence[str], experts: int, rows: int, columns: int) -> Tensor:
+        """Dense stacks of that shape as one, of each expert its rows of the first before others."""
+        shape = (experts, rows, columns)
+        for name in names:
+            self._checked(name, shape)  # before memory is taken for them
+        joined = torch.empty(
+            (experts, len(names), rows, columns),
+            dtype=self.placement.dtype,
+            device=self.placement.device,
+        )
+        for place, name in enumerate(names):
+            joined[:, place].copy_(self._read(name, shape))
+        return joined.flatten(0, 2)
 
     def projection(self, picked: list[LinearWeights]) -> Projection:
         """What was picked as one projection. Empties the list, so that sources go one by one."""
@@ -206,9 +227,6 @@ class Weights:
             if name in found:
                 part.copy_(self._read(name, (rows,)))
         return bias
-
-    def _placed(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.placement.device, self.placement.dtype)
 
     def _read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A dense tensor as stored."""

@@ -6,11 +6,12 @@ accepts 0.6 to 1.0 points less than in eight and drafts a token in two thirds of
 makes its conditioning runs once a round over rows of any size, and keeps eight.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
-from forerun.nn.layer_weights import AttentionWeights, LayerWeights, MlpWeights
+from forerun.nn.layer_weights import AttentionWeights, ExpertWeights, LayerWeights, MlpWeights
 from forerun.nn.linear import LinearWeights
 from forerun.quant.codec import quantise
 from forerun.quant.formats import QuantFormat
@@ -29,20 +30,34 @@ def quantised_linear(part: LinearWeights, to: QuantFormat = FORMAT) -> LinearWei
 
 
 def quantised_layer(layer: LayerWeights) -> LayerWeights:
-    """A copy; gate and up are apart in it, as the kernel of a layer takes them."""
-    mixer, mlp = layer.mixer, layer.feed_forward
+    """A copy; gate and up of an MLP are apart in it, as the kernel of a layer takes them."""
+    mixer, rest = layer.mixer, layer.feed_forward
     assert isinstance(mixer, AttentionWeights), "a draft's layers are of attention"
-    assert isinstance(mlp, MlpWeights), "and of an MLP"
-    gate_up = [quantised_linear(part) for part in mlp.gate_up]
-    if len(gate_up) == 1:
-        gate_up = _halves(gate_up[0])
     return replace(
         layer,
-        mixer=replace(mixer, qkv=[quantised_linear(part) for part in mixer.qkv]),
-        output=[quantised_linear(part) for part in layer.output],
-        feed_forward=replace(
-            mlp, gate_up=gate_up, down=[quantised_linear(part) for part in mlp.down]
-        ),
+        mixer=replace(mixer, qkv=_quantised(mixer.qkv), gate=_quantised(mixer.gate)),
+        output=_quantised(layer.output),
+        feed_forward=_mlp(rest) if isinstance(rest, MlpWeights) else _experts(rest),
+    )
+
+
+def _quantised(parts: Sequence[LinearWeights]) -> list[LinearWeights]:
+    return [quantised_linear(part) for part in parts]
+
+
+def _mlp(mlp: MlpWeights) -> MlpWeights:
+    gate_up = _quantised(mlp.gate_up)
+    if len(gate_up) == 1:
+        gate_up = _halves(gate_up[0])
+    return replace(mlp, gate_up=gate_up, down=_quantised(mlp.down))
+
+
+def _experts(part: ExpertWeights) -> ExpertWeights:
+    return replace(
+        part,
+        gate_up=quantised_linear(part.gate_up),
+        down=quantised_linear(part.down),
+        shared=None if part.shared is None else _mlp(part.shared),
     )
 
 

@@ -228,13 +228,19 @@ private:
         }
     }
 
+    // One weight after the other: a tenth faster for one row than to take turns between two.
     void gate_and_up(const Mlp& mlp, const Run& run, Share blocks, const Quantised& x) const {
-        Floats up[kTokenTile];
+        const auto place = [&](int block, int at) { return gated(run.first + at) + block * kLanes; };
         each_tile(*mlp.gate, blocks, x, run.count, [&](int block, int at, int count, Floats* gate) {
-            block_outputs(*mlp.up, block, x, at, count, up);
             for (int t = 0; t < count; ++t) {
                 const Floats active = layer_.activation ? gelu_tanh(gate[t]) : silu(gate[t]);
-                store(gated(run.first + at + t) + block * kLanes, active * up[t]);
+                store(place(block, at + t), active);
+            }
+        });
+        each_tile(*mlp.up, blocks, x, run.count, [&](int block, int at, int count, Floats* up) {
+            for (int t = 0; t < count; ++t) {
+                float* to = place(block, at + t);
+                store(to, load(to) * up[t]);
             }
         });
     }

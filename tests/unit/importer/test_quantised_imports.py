@@ -1,0 +1,313 @@
+"""Models created in another type than they came in: what the store holds, and what it is worth."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from fixtures.checkpoints import (
+    edit_config,
+    edit_tensors,
+    loaded,
+    logits,
+    placement,
+)
+from fixtures.tiny import Family, tiny_folder
+from forerun.base.errors import RequestError
+from forerun.importer.create import create
+from forerun.importer.progress import Reporter
+from forerun.models.load import load_model
+from forerun.protocol.events import Failed
+from forerun.protocol.imports import ComposeRequest, CreateRequest, Imported, ImportEvent
+from forerun.quant.codec import quantise
+from forerun.quant.formats import QuantFormat
+from forerun.quant.parts import stored_parts
+from forerun.store import manifest as kinds
+from forerun.store.names import ModelName
+from forerun.store.store import Store
+from forerun.store.stored import StoredModel
+from unit.importer.source_folders import values
+
+Quantise = Callable[..., StoredModel]
+
+UP = "model.layers.1.mlp.up_proj.weight"
+DOWN = "model.layers.1.mlp.down_proj.weight"
+NORM = "model.layers.1.input_layernorm.weight"
+TOKENS = list(range(40))
+# Half as much again as the types cost tiny random models; unrelated logits are 1.4 apart.
+WORST = {"int4": 0.52, "int8": 0.045, "nvfp4": 0.55, "mxfp4": 0.6, "mxfp8": 0.23}
+SHAPE: dict[str, object] = {"hidden_size": 64, "intermediate_size": 192, "head_dim": 32}
+
+
+@pytest.fixture
+def create_in(store: Store, reporter: Reporter, tmp_path: Path) -> Quantise:
+    """create_in(kind, modelfile="FROM tiny", name="made", draft="") in the test's folder."""
+
+    def run(
+        kind: str, modelfile: str = "FROM tiny", name: str = "made", draft: str = ""
+    ) -> StoredModel:
+        request = CreateRequest(
+            name=name,
+            modelfile=modelfile,
+            folder=str(tmp_path),
+            quantize=kind,
+            quantize_draft=draft,
+        )
+        create(request, store, reporter)
+        return store.get(ModelName.parse(name))
+
+    return run
+
+
+def tensors_of(model: StoredModel) -> dict[str, Tensor]:
+    return {
+        name: tensor
+        for layer in model.tensors
+        for name, tensor in load_file(model.file(layer)).items()
+    }
+
+
+def types_of(model: StoredModel) -> dict[str, str]:
+    """By layer, what its blob says; "" for dense ones."""
+    found: dict[str, str] = {}
+    for layer in model.tensors:
+        with safe_open(model.file(layer), "pt") as blob:
+            found[layer.name] = (blob.metadata() or {}).get("quant_type", "")
+    return found
+
+
+@pytest.mark.parametrize("kind", WORST)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3"])
+def test_a_quantised_model_says_nearly_what_it_said(
+    tmp_path: Path, create_in: Quantise, family: Family, kind: str
+) -> None:
+    """F05, PLN-5, CLS-5: norms and tables keep their bits, and logits move as far as the type is
+    coarse."""
+    folder = tiny_folder(tmp_path / "tiny", family, **SHAPE)
+    model = create_in(kind)
+    files = [model.file(layer) for layer in model.tensors]
+    ours = logits(load_model(model.json("config.json"), files, placement()), TOKENS)
+    theirs = logits(loaded(folder), TOKENS)
+    assert (ours - theirs).norm() < WORST[kind] * theirs.norm()
+    assert model.config.file_type == kind
+    original, found = load_file(folder / "model.safetensors"), tensors_of(model)
+    dense = [name for name, type_ in types_of(model).items() if not type_]
+    assert {name for name in original if "norm" in name or "embed" in name} == set(dense)
+    assert all(torch.equal(found[name], original[name]) for name in dense)
+
+
+@pytest.mark.parametrize("kind", WORST)
+def test_a_stored_weight_is_the_codecs(tmp_path: Path, create_in: Quantise, kind: str) -> None:
+    """PLN-5, POL-5: word for word, of the type that the policy gives it."""
+    folder = tiny_folder(tmp_path / "tiny", "llama", dtype=torch.bfloat16, **SHAPE)
+    model = create_in(kind)
+    found, original = tensors_of(model), load_file(folder / "model.safetensors")
+    eight = {"int4": "int8", "nvfp4": "mxfp8", "mxfp4": "mxfp8"}.get(kind, kind)
+    groups = {"int4": 64, "int8": 64, "nvfp4": 16, "mxfp4": 32, "mxfp8": 32}
+    for name, type_ in ((UP, kind), (DOWN, eight)):
+        form = QuantFormat(type_, groups[type_])
+        for suffix, part in stored_parts(quantise(original[name], form)).items():
+            assert torch.equal(found[name + suffix], part), name + suffix
+        assert types_of(model)[name] == type_
+
+
+def test_what_does_not_divide_is_kept(tmp_path: Path, create_in: Quantise) -> None:
+    """POL-4, F05: an import never fails for it."""
+    tiny_folder(tmp_path / "tiny", "llama", hidden_size=64, intermediate_size=96)
+    types = types_of(create_in("int4"))
+    assert (types[UP], types[DOWN]) == ("int4", "")
+
+
+def test_an_import_is_the_same_whenever_it_runs(
+    folder: Path, create_in: Quantise, tmp_path: Path
+) -> None:
+    """CFG-3: equal manifests, so equal blobs."""
+    first = create_in("nvfp4", name="first")
+    edit_config(folder)  # touched, so that no journal speaks for it
+    elsewhere = Store(tmp_path / "elsewhere")
+    request = CreateRequest(
+        name="other", modelfile="FROM tiny", folder=str(tmp_path), quantize="NVFP4"
+    )
+    with (tmp_path / "unheard").open("wb") as unheard:
+        create(request, elsewhere, Reporter(unheard.fileno()))
+    assert elsewhere.get(ModelName.parse("other")).tensors == first.tensors
+
+
+class Interruption(Exception):
+    """Stands for the process's end."""
+
+
+class Interrupting(Reporter):
+    """Stops the import once `after` bytes are done."""
+
+    after: int = 0
+
+    def send(self, event: ImportEvent) -> None:
+        assert not isinstance(event, Imported | Failed)
+        if event.status == "quantising tensors" and (event.completed or 0) >= self.after:
+            raise Interruption
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path, store: Store) -> dict[str, int]:
+    """An int4 import that stopped on its way: the blobs it wrote, and their inodes."""
+    tiny_folder(tmp_path / "tiny", "llama", **SHAPE)
+    request = CreateRequest(
+        name="made", modelfile="FROM tiny", folder=str(tmp_path), quantize="int4"
+    )
+    with (tmp_path / "unheard").open("wb") as unheard:
+        stopping = Interrupting(unheard.fileno(), interval_s=0.0)
+        stopping.after = 200_000
+        with pytest.raises(Interruption):
+            create(request, store, stopping)
+    assert store.entries() == []
+    return {blob.name: blob.stat().st_ino for blob in store.folders.blobs.glob("sha256-*")}
+
+
+def test_an_interrupted_import_goes_on_where_it_was(
+    interrupted: dict[str, int], store: Store, create_in: Quantise
+) -> None:
+    """CFG-6, 07 T13: there was no manifest, and nothing is written a second time."""
+    assert len(interrupted) > 3
+    create_in("int4")
+    after = {blob.name: blob.stat().st_ino for blob in store.folders.blobs.iterdir()}
+    assert {name: after[name] for name in interrupted} == interrupted
+
+
+@pytest.mark.usefixtures("interrupted")
+@pytest.mark.parametrize("kind", ["", "int8"])
+def test_an_interrupted_import_counts_for_its_own_type(create_in: Quantise, kind: str) -> None:
+    """CAT-4: another type begins anew."""
+    assert set(types_of(create_in(kind)).values()) == {kind, ""}
+
+
+def test_bytes_are_counted_to_the_end(tmp_path: Path, create_in: Quantise, events: Path) -> None:
+    """RUN-13: of the source, whatever their weights become; never back, and all of them."""
+    folder = tiny_folder(tmp_path / "tiny", "llama", **SHAPE)
+    create_in("mxfp4")
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    counted = [line["completed"] for line in lines if line["status"] == "quantising tensors"]
+    total = sum(t.nbytes for t in load_file(folder / "model.safetensors").values())
+    assert counted == sorted(counted)
+    assert (counted[-1], lines[-1]["total"]) == (total, total)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_value_that_is_no_number_is_named(
+    folder: Path, store: Store, create_in: Quantise, value: float
+) -> None:
+    """F13, 07 T11."""
+
+    def spoil(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        tensors[UP][3, 5] = value
+        return tensors
+
+    edit_tensors(folder, spoil)
+    with pytest.raises(Exception, match=rf"tensor {UP}.*number"):
+        create_in("int8")
+    assert store.entries() == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_unknown_type_is_refused_before_any_work(store: Store, create_in: Quantise) -> None:
+    """MF-7."""
+    with pytest.raises(RequestError, match=r"quantize is 'q5'.*int4, int8"):
+        create_in("q5")
+    with pytest.raises(RequestError, match=r"quantize-draft is 'q5'.*int4, int8"):
+        create_in("", draft="q5")
+    assert not store.folders.blobs.exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_drafts_type_needs_a_draft(
+    store: Store, create_in: Quantise, reporter: Reporter, tmp_path: Path
+) -> None:
+    """MF-6: whether a Modelfile's text or its values came."""
+    with pytest.raises(RequestError, match=r"quantize-draft is int8.*no DRAFT"):
+        create_in("int4", draft="q8")
+    request = ComposeRequest(name="x", source="tiny", folder=str(tmp_path), quantize_draft="int8")
+    with pytest.raises(RequestError, match=r"no DRAFT"):
+        create(request, store, reporter)
+
+
+def head_in(folder: Path) -> Path:
+    """A draft of three matrices and a norm."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"architectures": ["Head"]}))
+    tensors = {
+        "model.embed_tokens.weight": torch.randn(64, 80),
+        "lm_head.weight": torch.randn(64, 64),
+        "fc.weight": torch.randn(64, 128),
+        "norm.weight": torch.randn(64),
+    }
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.usefixtures("folder")
+def test_target_and_draft_have_types_of_their_own(tmp_path: Path, create_in: Quantise) -> None:
+    """MF-6, POL-7: the draft's head takes its type directly; an unaligned table stays."""
+    head_in(tmp_path / "head")
+    types = types_of(create_in("int8", "FROM tiny\nDRAFT head", draft="int4"))
+    assert types[UP] == "int8"
+    drafts = {name: type_ for name, type_ in types.items() if name.startswith("draft.")}
+    assert drafts == {
+        "draft.fc.weight": "int4",
+        "draft.lm_head.weight": "int4",
+        "draft.model.embed_tokens.weight": "",
+        "draft.norm.weight": "",
+    }
+    plain = types_of(create_in("", "FROM tiny\nDRAFT head", draft="int4"))
+    assert (plain[UP], plain["draft.fc.weight"]) == ("", "int4")
+    target = types_of(create_in("int8", "FROM tiny\nDRAFT head"))
+    assert (target[UP], target["draft.fc.weight"]) == ("int8", "")
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_stored_models_weights_can_be_quantised(tmp_path: Path, create_in: Quantise) -> None:
+    """MF-8: FROM a name; all but the target's tensors are reused, its draft and settings too."""
+    head_in(tmp_path / "head")
+    base = create_in("", "FROM tiny\nDRAFT head\nPARAMETER top_k 7\nSYSTEM old", "base")
+    model = create_in("int4", "FROM base\nSYSTEM new")
+    assert model.config.file_type == "int4"
+    assert types_of(model)[UP] == "int4"
+    assert tensors_of(model).keys() >= {UP, f"{UP}.scale", f"{UP}.bias", "draft.fc.weight"}
+    assert {layer.name for layer in model.tensors} == {layer.name for layer in base.tensors}
+    assert model.manifest.of_type(kinds.JSON) == base.manifest.of_type(kinds.JSON)
+    assert (model.parameters, model.system) == ({"top_k": 7}, "new")
+    direct = create_in("int4", name="direct")
+    own = [layer for layer in model.tensors if not layer.name.startswith("draft.")]
+    assert own == list(direct.tensors)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_quantised_stored_model_is_not_quantised_again(create_in: Quantise) -> None:
+    """CLS-4."""
+    create_in("int8", name="base")
+    with pytest.raises(RequestError, match=r"quantize is int4.*is int8 already"):
+        create_in("int4", "FROM base")
+    assert create_in("", "FROM base").config.file_type == "int8"
+
+
+def test_a_quantised_folder_is_not_quantised_again(
+    folder: Path, create_in: Quantise, store: Store
+) -> None:
+    """CLS-4: before anything is written."""
+    edit_tensors(folder, lambda t: t | {"model.layers.0.mlp.up_proj.scales": torch.ones(3)})
+    with pytest.raises(RequestError, match=r"quantize is int4.*quantised already"):
+        create_in("int4")
+    assert not store.folders.blobs.exists()
+
+
+def test_values_of_a_stored_weight_are_near(tmp_path: Path, create_in: Quantise) -> None:
+    """PLN-5: a weight is read back by what its blob says, the embedding by what it is."""
+    folder = tiny_folder(tmp_path / "tiny", "qwen3", **SHAPE)
+    model = create_in("int8")
+    found = values(tensors_of(model), {"quant_type": "int8", "group_size": "64"}, UP)
+    original = load_file(folder / "model.safetensors")[UP]
+    assert (found - original).abs().max() < original.abs().max() / 100

@@ -1,5 +1,7 @@
 """Which of a model's chat templates a request is rendered with (spec 06 TMP-5)."""
 
+import re
+
 from forerun.base.errors import RequestError
 from forerun.base.go_templates import refuse_go_template
 from forerun.base.json_types import JsonValue
@@ -15,8 +17,9 @@ class ChatTemplates:
     def __init__(self, plain: Template | None, with_tools: Template | None) -> None:
         self._plain = plain
         self._with_tools = with_tools
-        present = [template.literals for template in (plain, with_tools) if template is not None]
-        self.literals = "\0".join(dict.fromkeys(present))
+        present = [template for template in (plain, with_tools) if template is not None]
+        self.literals = "\0".join(dict.fromkeys(template.literals for template in present))
+        self._text = "\0".join(dict.fromkeys(template.source for template in present))
         self.show_tools = with_tools is not None and "tools" in with_tools.names
 
     @classmethod
@@ -40,6 +43,15 @@ class ChatTemplates:
         if with_tools is None or with_tools == plain:
             return cls(default, default)
         return cls(default, Template(with_tools))
+
+    def mention(self, *words: str) -> bool:
+        """Whether the templates hold all of these, in whatever place."""
+        return all(word in self._text for word in words)
+
+    def split_at(self, mark: str) -> bool:
+        """Whether a template cuts a string at that literal, as in `content.split('</think>')`."""
+        called = rf"""\.split\(\s*['"]{re.escape(mark)}['"]"""
+        return re.search(called, self._text) is not None
 
     def choose(self, *, tools_given: bool) -> Template:
         """The template for a request. Raises RequestError where the model has none."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from forerun.base.quantisation import KINDS, Quantisation
 from forerun.cli.progress import import_model
 from forerun.cli.reach import unload_replaced
 from forerun.protocol.imports import CreateRequest
@@ -23,8 +24,26 @@ from forerun.store.names import ModelName
     show_default=True,
     help="The Modelfile; paths in it start at its folder.",
 )
+@click.option(
+    "-q",
+    "--quantize",
+    default="",
+    metavar="TYPE",
+    help=f"Quantise float weights to TYPE: {', '.join(KINDS)} (q4 and fp4 are int4, q8 and fp8 "
+    "int8). Without it weights stay as they come.",
+)
+@click.option(
+    "--quantize-draft",
+    "--draft-quantize",
+    "quantize_draft",
+    default="",
+    metavar="TYPE",
+    help="The same for the weights of DRAFT.",
+)
 @click.pass_obj
-def command(settings: Settings, name: str, path: Path) -> None:
+def command(
+    settings: Settings, name: str, *, path: Path, quantize: str, quantize_draft: str
+) -> None:
     """Make a model from a Modelfile.
 
     \b
@@ -37,8 +56,16 @@ def command(settings: Settings, name: str, path: Path) -> None:
     LICENSE \"\"\"...\"\"\"
     """
     text = read_modelfile_text(path)  # once: it may be a pipe
-    parse_modelfile(text, default_source=".")  # says what is wrong before a process is started
-    request = CreateRequest(name=name, modelfile=text, folder=str(path.parent.absolute()))
+    # What is wrong with it is said before a process is started.
+    modelfile = parse_modelfile(text, default_source=".")
+    asked = Quantisation.parse(quantize, quantize_draft, has_draft=modelfile.draft is not None)
+    request = CreateRequest(
+        name=name,
+        modelfile=text,
+        folder=str(path.parent.absolute()),
+        quantize=asked.target,
+        quantize_draft=asked.draft,
+    )
     created = import_model(request, settings)
     unload_replaced(ModelName.parse(created), settings)
     click.echo(f"created {created}", err=True)

@@ -4,10 +4,12 @@ import time
 
 import click
 
+from forerun.base.errors import ForerunError
 from forerun.base.units import format_bytes
 from forerun.settings import Settings
 from forerun.store.catalogue import catalogue
-from forerun.store.store import Store
+from forerun.store.describe import describe
+from forerun.store.store import Entry, Store
 
 _STEPS = ((86400 * 2, 86400, "days"), (3600 * 2, 3600, "hours"), (60 * 2, 60, "minutes"))
 
@@ -24,19 +26,28 @@ def command(settings: Settings, built_in: bool) -> None:
         ]
         click.echo(table(["NAME", "DOWNLOAD", "LICENSE", "DESCRIPTION"], offered))
         return
-    entries = Store(settings.models).entries()
+    store = Store(settings.models)
     rows = [
         [
             str(entry.name),
             str(entry.digest).partition(":")[2][:12],
             entry.damage or format_bytes(entry.size),
+            _weights(store, entry),
             ago(time.time() - entry.modified_at),
         ]
-        for entry in entries
+        for entry in store.entries()
     ]
-    click.echo(table(["NAME", "ID", "SIZE", "MODIFIED"], rows))
+    click.echo(table(["NAME", "ID", "SIZE", "WEIGHTS", "MODIFIED"], rows))
     if not rows:
         click.echo("No models yet. Try: forerun pull smollm2:135m", err=True)
+
+
+def _weights(store: Store, entry: Entry) -> str:
+    """The type of a model's weights, "" where it cannot be opened or is gone."""
+    try:
+        return describe(store.get(entry.name)).quantisation
+    except ForerunError:
+        return ""
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

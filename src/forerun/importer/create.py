@@ -6,15 +6,24 @@ from pathlib import Path
 from forerun.base.errors import LoadError, RequestError, one_line
 from forerun.base.options import check_options
 from forerun.base.quantisation import Quantisation
-from forerun.importer.check import check_templates
+from forerun.chat.dialects.families import Speech
 from forerun.importer.drafts import Draft, open_draft, with_draft
-from forerun.importer.layers import Defaults, config_of, over, without_target_tensors
+from forerun.importer.layers import (
+    Defaults,
+    config_of,
+    file_type,
+    over,
+    spoken,
+    without_target_tensors,
+)
 from forerun.importer.progress import Reporter
 from forerun.importer.pull import pull
 from forerun.importer.run import ImportRun
 from forerun.importer.sources import Source, folder_source, gguf_source, stored_source
+from forerun.importer.speech import check_templates
 from forerun.protocol.imports import ComposeRequest, CreateRequest
 from forerun.store.blobs import Digest
+from forerun.store.inventory import CONFIG
 from forerun.store.manifest import Layer, ModelConfig
 from forerun.store.messages import Message
 from forerun.store.modelfile import Modelfile, check_modelfile, parse_modelfile
@@ -56,11 +65,13 @@ def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Repo
         request.quantize, request.quantize_draft, has_draft=modelfile.draft is not None
     )
     parts = _open(modelfile, asked, Path(request.folder), store, reporter)
-    capabilities = _capabilities(modelfile, parts.base)
+    speech = _speech(modelfile, parts.base)
     with store.importing() as writer:
         run = ImportRun(store, writer, reporter)
         config, layers = with_draft(run, parts.draft, *_target(run, parts, modelfile))
-        manifest = writer.publish(name, _stated(config, modelfile, capabilities), layers)
+        if modelfile.requires is not None:
+            config = replace(config, requires=modelfile.requires)
+        manifest = writer.publish(name, spoken(config, speech), layers)
     for source in parts.sources:
         run.forget(source)
     return Digest.of(manifest.encode())
@@ -110,16 +121,28 @@ def _check_template(template: str | None) -> None:
         raise RequestError(one_line(error)) from None
 
 
-def _capabilities(modelfile: Modelfile, base: Source | StoredModel) -> tuple[str, ...]:
-    """What the model will be able to do. Refuses templates that are none, and unknown parsers."""
+def _speech(modelfile: Modelfile, base: Source | StoredModel) -> Speech:
+    """How the model will be spoken with. Refuses templates that are none, and unknown parsers."""
     if isinstance(base, Source):
         template = Defaults(template=modelfile.template).of(base).template
-        return check_templates(template, base.checkpoint.files, parser=modelfile.parser or "")
-    template = base.template if modelfile.template is None else modelfile.template
-    parser = base.config.parser if modelfile.parser is None else modelfile.parser
-    layer = base.json_layer(TOKENIZER_CONFIG)
-    files = {} if layer is None else {TOKENIZER_CONFIG: base.read(layer)}
-    return check_templates(template, files, parser=parser)
+        return check_templates(
+            template,
+            base.checkpoint.files,
+            parser=modelfile.parser or "",
+            renderer=modelfile.renderer or "",
+        )
+    layers = {name: base.json_layer(name) for name in (CONFIG, TOKENIZER_CONFIG)}
+    files = {name: base.read(layer) for name, layer in layers.items() if layer is not None}
+    stated, family = base.config, check_templates(base.template, files)
+    # What the base says because of its template, a model with another one need not say.
+    parser = "" if stated.parser == family.parser else stated.parser
+    renderer = "" if stated.renderer == family.renderer else stated.renderer
+    return check_templates(
+        base.template if modelfile.template is None else modelfile.template,
+        files,
+        parser=parser if modelfile.parser is None else modelfile.parser,
+        renderer=renderer if modelfile.renderer is None else modelfile.renderer,
+    )
 
 
 def _target(run: ImportRun, parts: Parts, modelfile: Modelfile) -> tuple[ModelConfig, list[Layer]]:
@@ -142,19 +165,6 @@ def _target(run: ImportRun, parts: Parts, modelfile: Modelfile) -> tuple[ModelCo
     # it is not what its base was pulled as any more, so a pull of this name fetches that again
     config, layers = replace(base.config, origin=None), list(base.manifest.layers)
     if parts.quantised is not None:
-        config = replace(config, file_type=parts.quantised.quantize)
+        config = replace(config, file_type=file_type(parts.quantised))
         layers = run.target_tensors(parts.quantised) + without_target_tensors(base)
     return config, over(layers, defaults.layers(run.writer))
-
-
-def _stated(
-    config: ModelConfig, modelfile: Modelfile, capabilities: tuple[str, ...]
-) -> ModelConfig:
-    """What the Modelfile says itself; for the rest the base's word stands."""
-    return replace(
-        config,
-        capabilities=capabilities,
-        requires=config.requires if modelfile.requires is None else modelfile.requires,
-        parser=config.parser if modelfile.parser is None else modelfile.parser,
-        renderer=config.renderer if modelfile.renderer is None else modelfile.renderer,
-    )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from forerun.base.options import OptionValue
+from forerun.chat.dialects.families import Speech
 from forerun.importer.plan import Rule, tensors_of
 from forerun.importer.sources import Source
 from forerun.store import manifest as kinds
@@ -68,19 +69,27 @@ def without_target_tensors(model: StoredModel) -> list[Layer]:
     ]
 
 
-def config_of(source: Source, capabilities: tuple[str, ...] = ()) -> ModelConfig:
-    """The config blob of a model made from a checkpoint."""
-    return ModelConfig(
-        file_type=_file_type(source), capabilities=capabilities, origin=source.origin
+def config_of(source: Source) -> ModelConfig:
+    """The config blob of a model made from a checkpoint, before `spoken`."""
+    return ModelConfig(file_type=file_type(source), origin=source.origin)
+
+
+def spoken(config: ModelConfig, speech: Speech) -> ModelConfig:
+    """The same, with how the model is spoken with (CAP-4)."""
+    return replace(
+        config,
+        parser=speech.parser,
+        renderer=speech.renderer,
+        capabilities=speech.capabilities,
     )
 
 
-def _file_type(source: Source) -> str:
-    """What was asked for; of what a publisher quantised its one type; else the one type that all
-    matrices have. Nothing where there is more than one (CLS-5)."""
-    if source.quantize:
-        return source.quantize
+def file_type(source: Source) -> str:
+    """What was asked for, where any weight became it; of what a publisher quantised its one type;
+    else the one type that all matrices have. Nothing where there is more than one (CLS-5)."""
     plans = tensors_of(source.checkpoint.blobs)
+    if any(plan.kind == source.quantize for plan in plans):
+        return source.quantize
     types = {plan.kind for plan in plans if plan.rule in (Rule.GATHER, Rule.QUANTISE)}
     types = types or {plan.kind for plan in plans if len(plan.shape) > 1}
     return types.pop() if len(types) == 1 else ""

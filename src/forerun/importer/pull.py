@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forerun.base.errors import StoreError
-from forerun.importer.check import check_templates
 from forerun.importer.drafts import PACKAGED, has_draft, open_draft, with_draft
-from forerun.importer.layers import Defaults, config_of
+from forerun.importer.layers import Defaults, config_of, spoken
 from forerun.importer.progress import Reporter
 from forerun.importer.run import ImportRun
 from forerun.importer.sources import Source, folder_source, gguf_source
+from forerun.importer.speech import check_templates
 from forerun.store.blobs import Digest
 from forerun.store.catalogue import CatalogueEntry, WheelSource, source_of
 from forerun.store.hub import Repository, fetch_repository, find_repository
@@ -65,11 +65,11 @@ def pull(name: ModelName, store: Store, reporter: Reporter) -> Digest:
 
 def _import(run: ImportRun, name: ModelName, pinned: Pinned, source: Source) -> Digest:
     defaults = pinned.defaults.of(source)
-    capabilities = check_templates(defaults.template, source.checkpoint.files)
+    speech = check_templates(defaults.template, source.checkpoint.files)
     draft = None if pinned.draft is None else open_draft(pinned.draft)
     layers = run.model_layers(source) + defaults.layers(run.writer)
-    config, layers = with_draft(run, draft, config_of(source, capabilities), layers)
-    manifest = run.writer.publish(name, config, layers)
+    config, layers = with_draft(run, draft, config_of(source), layers)
+    manifest = run.writer.publish(name, spoken(config, speech), layers)
     if draft is not None:
         run.forget(draft.source)
     return Digest.of(manifest.encode())

@@ -17,8 +17,8 @@ class PullRequest(Struct, tag="pull"):
 class CreateRequest(Struct, tag="create"):
     """Build `name` from the text of a Modelfile; relative paths start at `folder`.
 
-    `quantize` is the type that the target's weights get, `quantize_draft` the draft's; "" for what
-    they come as.
+    `quantize` is the type that the target's weights get, `quantize_draft` the draft's, by any name
+    that `base.quantisation` knows; "" for what they come as.
     """
 
     name: str
@@ -38,12 +38,14 @@ class SavedMessage(Struct):
 class ComposeRequest(Struct, tag="compose"):
     """Build `name` as a Modelfile of these values would, which no text of one can always hold.
 
-    `source` is what its FROM would say; a relative path starts at `folder`. None says nothing.
+    `source` is what its FROM would say, `draft` its DRAFT; relative paths start at `folder`. None
+    says nothing. `quantize` and `quantize_draft` as in `CreateRequest`.
     """
 
     name: str
     source: str
     folder: str
+    draft: str | None = None
     parameters: dict[str, JsonValue] = {}
     template: str | None = None
     system: str | None = None

@@ -7,7 +7,7 @@ from forerun.base.shown import shown
 from forerun.base.spans import Span
 from forerun.chat.dialects.channels import ChannelPlan
 from forerun.chat.dialects.registry import THINKING, TOOLS
-from forerun.chat.dialects.thinking import Opening, opening_after, opening_within
+from forerun.chat.dialects.thinking import CLOSE, Opening, opening_after, opening_within
 from forerun.chat.dialects.tools import Tools
 from forerun.protocol.requests import CompletionRequest, Message
 from forerun.runner.text import TextParts
@@ -36,6 +36,22 @@ def thinking_arguments(request: CompletionRequest, text: TextParts) -> dict[str,
         return {"enable_thinking": True, "thinking": True, **given} if _thinks(text) else given
     level = {"reasoning_effort": wanted} if isinstance(wanted, str) else {}
     return {**given, "enable_thinking": bool(wanted), "thinking": bool(wanted), **level}
+
+
+def close_thinking(
+    request: CompletionRequest, text: TextParts, prompt: Sequence[Span]
+) -> list[Span]:
+    """A rendered prompt, behind which nothing is thought where that is not wanted (PAR-2).
+
+    A template that opens thinking whatever it is told is overruled, in families that know an empty
+    block. A continued message stays as it is.
+    """
+    messages = request.messages or []
+    continued = bool(messages) and messages[-1].role == "assistant"
+    unwanted = request.think is False and text.dialect.closable and not continued
+    if not unwanted or opening_after(prompt) != "opened":
+        return [*prompt]
+    return [*prompt, Span(f"\n{CLOSE}\n\n", trusted=True)]
 
 
 def plan_channels(

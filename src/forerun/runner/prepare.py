@@ -10,7 +10,12 @@ from forerun.base.spans import Span
 from forerun.chat.dialects.channels import ChannelPlan
 from forerun.chat.render import ChatRequest
 from forerun.protocol.requests import CompletionRequest, Message
-from forerun.runner.channels import check_capabilities, plan_channels, thinking_arguments
+from forerun.runner.channels import (
+    check_capabilities,
+    close_thinking,
+    plan_channels,
+    thinking_arguments,
+)
 from forerun.runner.text import TextParts
 from forerun.sampling.options import SamplingOptions
 
@@ -171,7 +176,8 @@ def _prompt(
     if request.prompt is not None:
         spans = _bounded([Span(request.prompt, trusted=True)], limits)
         return text.tokenizer.encode_prompt(spans), None
-    spans = _bounded(text.renderer.render(_chat(request, text), datetime.now()), limits)
+    rendered = text.renderer.render(_chat(request, text), datetime.now())
+    spans = close_thinking(request, text, _bounded(rendered, limits))
     if request.context_ids is not None:
         before = _checked(request.context_ids, limits)
         return before + text.tokenizer.encode(spans), plan_channels(request, text, spans)

@@ -24,7 +24,7 @@ class Description:
     model_format: str
     architecture: str  # the config's model_type, "" if it has none
     parameters: int  # logical: a packed weight counts as what it stands for
-    weights: str  # the type of most parameters
+    quantisation: str  # what the weights were imported as, else the type of most parameters
     context_length: int | None
     embedding_length: int | None
     block_count: int | None
@@ -64,7 +64,7 @@ def _describe(known: _Known) -> Description:
         model_format=model.config.model_format,
         architecture=_text(config, "model_type"),
         parameters=sum(tensor.elements for tensor in tensors),
-        weights=_most(tensors),
+        quantisation=model.config.file_type.lower() or _most(tensors),
         context_length=_whole(fields, "max_position_embeddings"),
         embedding_length=_whole(fields, "hidden_size"),
         block_count=_whole(fields, "num_hidden_layers"),

@@ -103,8 +103,8 @@ def test_a_gguf_file_makes_a_model(
     details = client.show("packed").details
     assert details is not None
     assert (details.parameter_size, details.quantization_level) == ("107.8K", "int4")
-    same = client.create("packed2", from_="packed", quantize="q4", stream=False)
-    assert same.status == "success"
+    with pytest.raises(ollama.ResponseError, match=r"is int4 already; create it from the float"):
+        client.create("packed2", from_="packed", quantize="q4", stream=False)
 
 
 def test_files_in_folders_are_files_of_the_model(
@@ -152,7 +152,8 @@ def test_nothing_said_keeps_the_base(
 ) -> None:
     """08 API-3, E13: null and "" are the same as absent."""
     absent = {"files": {}, "parameters": {}, "messages": [], "license": ["", ""], "adapters": {}}
-    texts = ["quantize", "draft_quantize", "template", "system", "renderer", "parser", "requires"]
+    texts = ["quantize", "draft_quantize", "quantize_draft", "template", "system", "renderer"]
+    texts += ["parser", "requires"]
     empty = dict.fromkeys(texts, "")
     for number, said in enumerate([absent | empty, dict.fromkeys([*absent, *empty, "stream"])]):
         name = f"same{number}"
@@ -217,11 +218,14 @@ MODEL = {"config.json": ABSENT, WEIGHTS: ABSENT}
         ({"from": "base", "messages": [{"content": "x"}]}, 400, "role"),
         ({"from": "base", "requires": "99.0.0"}, 400, "99.0.0"),
         ({"from": "base", "parser": "unheard"}, 400, "unheard"),
-        ({"from": "base", "quantize": "q4_K_M"}, 400, "mxfp8"),
-        ({"from": "base", "quantize": "int8"}, 501, "int8"),
-        ({"files": MODEL, "quantize": "int4"}, 501, "int4"),
-        ({"from": "base", "draft_files": MODEL}, 501, "draft_files"),
-        ({"from": "base", "draft_quantize": "int4"}, 501, "draft_quantize"),
+        ({"from": "base", "quantize": "q5_K_M"}, 400, "int4, int8, nvfp4, mxfp4, mxfp8; q4_0"),
+        ({"from": "base", "quantize": "F16"}, 400, "quantize is 'F16'"),
+        ({"from": "base", "draft_files": MODEL, "draft_quantize": "q6"}, 400, "draft_quantize"),
+        ({"from": "base", "draft_files": MODEL}, 400, ABSENT),
+        ({"from": "base", "draft_files": {"config.json": ABSENT}}, 400, "no draft model"),
+        ({"from": "base", "draft_files": {"../config.json": ABSENT}}, 400, "draft_files names"),
+        ({"from": "base", "draft_quantize": "int4"}, 400, "no draft_files"),
+        ({"from": "base", "quantize_draft": "q8_0"}, 400, "int8, and there are no draft_files"),
         ({"from": "base", "model": "../x"}, 400, "'../x'"),
         ({"from": "base", "model": ""}, 400, "model is missing"),
         ({"from": "base", "model": "hf.co/a/b"}, 400, "without a host"),

@@ -23,7 +23,7 @@ def test_figures_are_those_of_the_checkpoint(tmp_path: Path) -> None:
     model = tiny_store(tmp_path, "qwen3", dtype=torch.bfloat16).get(TINY)
     found = describe(model)
     assert found.parameters == sum(p.numel() for p in tiny_model("qwen3").parameters())
-    assert (found.model_format, found.architecture, found.weights) == (
+    assert (found.model_format, found.architecture, found.quantisation) == (
         *("safetensors", "qwen3", "bf16"),
     )
     assert (found.context_length, found.embedding_length, found.block_count) == (512, 64, 2)

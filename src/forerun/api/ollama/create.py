@@ -15,34 +15,29 @@ from starlette.routing import Route
 from forerun.api.bodies import WireStruct, read_body
 from forerun.api.ollama.blobs import in_threads
 from forerun.api.ollama.changes import imported
-from forerun.api.ollama.files import Files, arranged, read_files
+from forerun.api.ollama.files import Files, arranged, read_draft_files, read_files
 from forerun.api.ollama.named import NamedRequest
 from forerun.api.ollama.progress import ProgressResponse
 from forerun.api.services import Services
-from forerun.base.errors import (
-    ForerunError,
-    RequestError,
-    UnsupportedError,
-    error_for,
-    one_line,
-)
+from forerun.base.errors import ForerunError, RequestError, error_for, one_line
 from forerun.base.options import OptionValue, check_options
-from forerun.base.shown import shown
+from forerun.base.quantisation import ALIASES, Quantisation, parse_kind
 from forerun.protocol.imports import ComposeRequest, ImportStatus, SavedMessage
 from forerun.protocol.requests import JsonValue
 from forerun.store.catalogue import source_of
-from forerun.store.describe import describe
 from forerun.store.messages import Message
 from forerun.store.modelfile import Modelfile, check_modelfile
 from forerun.store.names import ModelName
 from forerun.store.parameters import RETIRED
 from forerun.store.store import Store
 
-QUANTISATIONS = {
-    **dict.fromkeys(("int4", "q4", "fp4"), "int4"),
-    **dict.fromkeys(("int8", "q8", "fp8"), "int8"),
-    **{name: name for name in ("nvfp4", "mxfp4", "mxfp8")},
-}  # 07 MF-7
+# What Ollama's clients ask for by the names of llama.cpp's types: ours of as many bits.
+OLLAMA_KINDS = {
+    **ALIASES,
+    **dict.fromkeys(("q4_0", "q4_1", "q4_k_s", "q4_k_m"), "int4"),
+    "q8_0": "int8",
+}
+OLLAMA_HINT = "; q4_0, q4_1, q4_K_S and q4_K_M stand for int4, q8_0 for int8"
 
 
 class WireMessage(WireStruct):
@@ -59,6 +54,7 @@ class CreateRequest(NamedRequest):
     draft_files: dict[str, str] | None = None
     quantize: str | None = None
     draft_quantize: str | None = None
+    quantize_draft: str | None = None  # the same, as our command line calls it
     template: str | None = None
     system: str | None = None
     license: str | list[str] | None = None
@@ -76,7 +72,9 @@ class Plan:
 
     name: ModelName
     modelfile: Modelfile
+    quantisation: Quantisation
     files: Files
+    draft_files: Files | None
     notices: tuple[str, ...]
 
 
@@ -106,8 +104,7 @@ def plan_of(asked: CreateRequest, store: Store) -> Plan:
         source = files.source
     else:
         source = str(_base(source, store))
-    _refuse_drafts(asked)
-    _refuse_quantisation(asked, store)
+    draft_files = read_draft_files(asked.draft_files) if asked.draft_files else None
     modelfile = Modelfile(
         source=source,
         parameters=_parameters(asked),
@@ -120,16 +117,17 @@ def plan_of(asked: CreateRequest, store: Store) -> Plan:
         requires=asked.requires or None,
     )
     check_modelfile(modelfile)
-    return Plan(name, modelfile, files, tuple(_notices(asked)))
+    return Plan(name, modelfile, _quantisation(asked), files, draft_files, tuple(_notices(asked)))
 
 
-def compose_request(plan: Plan, folder: Path) -> ComposeRequest:
-    """What the importer is asked for."""
+def compose_request(plan: Plan, folder: Path, draft: Path | None) -> ComposeRequest:
+    """What the importer is asked for, with the files in `folder` and the draft's in `draft`."""
     modelfile = plan.modelfile
     return ComposeRequest(
         name=str(plan.name),
         source=modelfile.source,
         folder=str(folder),
+        draft=None if draft is None else str(draft),
         parameters=modelfile.parameters,
         template=modelfile.template,
         system=modelfile.system,
@@ -138,20 +136,27 @@ def compose_request(plan: Plan, folder: Path) -> ComposeRequest:
         renderer=modelfile.renderer,
         parser=modelfile.parser,
         requires=modelfile.requires,
+        quantize=plan.quantisation.target,
+        quantize_draft=plan.quantisation.draft,
     )
 
 
 async def _run(services: Services, plan: Plan) -> AsyncGenerator[ImportStatus, None]:
     for notice in plan.notices:
         yield ImportStatus(status=notice)
-    async with in_threads(arranged(plan.files, services.uploads)) as folder:
-        request = compose_request(plan, folder)
+    draft_files = plan.draft_files
+    async with (
+        in_threads(arranged(plan.files, services.uploads)) as folder,
+        in_threads(arranged(draft_files or Files({}, "."), services.uploads)) as draft,
+    ):
+        request = compose_request(plan, folder, draft if draft_files else None)
         async with aclosing(imported(services, plan.name, request)) as steps:
             try:
                 async for step in steps:
                     yield step
             except ForerunError as error:  # files are called as the client called them
                 text = one_line(error).replace(f"{folder}{os.sep}", "")
+                text = text.replace(f"{draft}{os.sep}", "draft_files ")
                 raise error_for(error.status, text) from None
 
 
@@ -163,30 +168,17 @@ def _base(text: str, store: Store) -> ModelName:
     return name
 
 
-def _refuse_drafts(asked: CreateRequest) -> None:
-    if asked.draft_files or asked.draft_quantize:
-        raise UnsupportedError(
-            "draft models are not created over the API yet; leave draft_files and draft_quantize "
-            "out, or use a Modelfile with DRAFT and `forerun create`"
+def _quantisation(asked: CreateRequest) -> Quantisation:
+    """07 MF-6, MF-7, with Ollama's own names."""
+    draft = asked.draft_quantize or asked.quantize_draft or ""
+    target = parse_kind(asked.quantize or "", "quantize", OLLAMA_KINDS, OLLAMA_HINT)
+    draft = parse_kind(draft, "draft_quantize", OLLAMA_KINDS, OLLAMA_HINT)
+    if draft and not asked.draft_files:
+        raise RequestError(
+            f"draft_quantize is {draft}, and there are no draft_files to quantise; give them, or "
+            f"leave it out"
         )
-
-
-def _refuse_quantisation(asked: CreateRequest, store: Store) -> None:
-    """Weights keep the type that they come in until an import can change it."""
-    if not asked.quantize:
-        return
-    wanted = QUANTISATIONS.get(asked.quantize.lower())
-    if wanted is None:
-        kinds = ", ".join(dict.fromkeys(QUANTISATIONS.values()))
-        raise RequestError(f"quantize is {shown(asked.quantize)}; it must be one of {kinds}")
-    if asked.from_:
-        base = ModelName.parse(asked.from_)
-        if store.exists(base) and describe(store.get(base)).weights == wanted:
-            return
-    raise UnsupportedError(
-        f"weights cannot be quantised to {wanted} yet; leave quantize out, or start from a GGUF "
-        "file that is quantised already"
-    )
+    return Quantisation(target, draft)
 
 
 def _parameters(asked: CreateRequest) -> dict[str, OptionValue]:

@@ -34,7 +34,7 @@ def details_of(stored: StoredModel) -> Details:
         family=found.architecture,
         families=[found.architecture],
         parameter_size=format_count(found.parameters),
-        quantization_level=found.weights,
+        quantization_level=found.quantisation,
         context_length=found.context_length,
         embedding_length=found.embedding_length,
     )

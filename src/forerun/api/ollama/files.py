@@ -16,7 +16,8 @@ from forerun.store.uploads import Uploads
 
 MAX_NAME_BYTES = 200  # of one part of a file's name
 GGUF, SAFETENSORS = ".gguf", ".safetensors"
-WANTED = f"one {GGUF} file, or {CONFIG} and *{SAFETENSORS}"
+DRAFT_WANTED = f"{CONFIG} and *{SAFETENSORS}"
+WANTED = f"one {GGUF} file, or {DRAFT_WANTED}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,26 @@ class Files:
 
 def read_files(given: Mapping[str, str]) -> Files:
     """RequestError for a name that leaves the folder, a bad digest, or no model among them."""
+    return Files(_digests(given, "files"), _source(given))
+
+
+def read_draft_files(given: Mapping[str, str]) -> Files:
+    """The same for a draft model, which is no GGUF file (07 MF-4)."""
+    digests = _digests(given, "draft_files")
+    if CONFIG not in given or not any(name.endswith(SAFETENSORS) for name in given):
+        raise RequestError(f"draft_files are no draft model; they must be {DRAFT_WANTED}")
+    return Files(digests, ".")
+
+
+def _digests(given: Mapping[str, str], field: str) -> dict[str, Digest]:
     for name in given:
-        _check_name(name)
+        _check_name(name, field)
     inside = next(
         (n for n in given if any(str(p) in given for p in PurePosixPath(n).parents)), None
     )
     if inside is not None:
-        raise RequestError(f"files names {shown(inside)} and, as a file, a folder that it is in")
-    digests = {name: read_digest(text) for name, text in given.items()}
-    return Files(digests, _source(given))
+        raise RequestError(f"{field} names {shown(inside)} and, as a file, a folder that it is in")
+    return {name: read_digest(text) for name, text in given.items()}
 
 
 @contextmanager
@@ -54,14 +66,14 @@ def arranged(files: Files, uploads: Uploads) -> Iterator[Path]:
         yield Path(root)
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: str, field: str) -> None:
     parts = name.split("/")
     plain = not any(ord(letter) < 32 or letter in "\\:\x7f" for letter in name)
     named = all(part not in ("", ".", "..") for part in parts)
     short = all(len(part.encode()) <= MAX_NAME_BYTES for part in parts) and len(parts) <= 8
     if not (plain and named and short):
         raise RequestError(
-            f"files names {shown(name)}; it must be a file's name, or a path inside the model's "
+            f"{field} names {shown(name)}; it must be a file's name, or a path inside the model's "
             f"folder such as {CONFIG}"
         )
 

@@ -10,7 +10,7 @@ from forerun.chat.dialects.blocks import Block, BlockParser
 from forerun.chat.dialects.literals import ESCAPE
 from forerun.chat.dialects.llama3 import Llama3Parser
 from forerun.chat.dialects.pieces import CallParser
-from forerun.chat.dialects.thinking import OPEN, THINKING_TAGS
+from forerun.chat.dialects.thinking import CLOSE, OPEN, THINKING_TAGS
 from forerun.chat.dialects.tools import Tools
 from forerun.chat.sources import ChatTemplates
 
@@ -53,10 +53,14 @@ _NOTATIONS = (_TOOL_CALL, _FUNCTION_GEMMA, _FENCED, _LLAMA3)  # the last one's m
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What a model writes that is not plain text."""
+    """What a model writes that is not plain text.
+
+    closable  whether it answers without thinking behind an empty block of thinking (PAR-2)
+    """
 
     thinking: bool = False
     calls: CallNotation | None = None
+    closable: bool = False
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -68,7 +72,7 @@ DIALECTS = {
     "think": Dialect(thinking=True),
     "hermes": Dialect(calls=_TOOL_CALL),
     "qwen3": Dialect(thinking=True, calls=_TOOL_CALL),
-    "qwen3.5": Dialect(thinking=True, calls=_TOOL_CALL),
+    "qwen3.5": Dialect(thinking=True, calls=_TOOL_CALL, closable=True),
     "qwen3-coder": Dialect(calls=_TOOL_CALL),
     "llama3": Dialect(calls=_LLAMA3),
     "gemma3": Dialect(calls=_FENCED),
@@ -88,7 +92,14 @@ def dialect_of(templates: ChatTemplates, parser: str = "") -> Dialect:
             )
         return DIALECTS[parser]
     taught = (each for each in _NOTATIONS if each.taught_by(templates.literals))
-    return Dialect(thinking=OPEN in templates.literals, calls=next(taught, None))
+    return Dialect(thinking=thinks(templates), calls=next(taught, None))
+
+
+def thinks(templates: ChatTemplates) -> bool:
+    """Whether the templates are those of a model that thinks: they write the tag, or cut thinking
+    out of earlier answers that hold it (07 CAP-1)."""
+    cuts = templates.split_at(CLOSE) and not templates.mention("reasoning_content")
+    return OPEN in templates.literals or cuts
 
 
 def capabilities(templates: ChatTemplates, parser: str = "") -> tuple[str, ...]:

@@ -1,0 +1,48 @@
+"""The types that weights can be given at an import, as people name them (spec 07 MF-6, MF-7)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from forerun.base.errors import RequestError
+from forerun.base.shown import shown
+
+KINDS: Final = ("int4", "int8", "nvfp4", "mxfp4", "mxfp8")
+ALIASES: Final = {"q4": "int4", "fp4": "int4", "q8": "int8", "fp8": "int8"}
+
+
+def parse_kind(
+    text: str, option: str = "quantize", aliases: Mapping[str, str] = ALIASES, hint: str = ""
+) -> str:
+    """The type that a caller names; "" for none, where weights keep what they come as.
+
+    option   what the value was given as
+    aliases  other names of the types, in small letters
+    hint     goes behind the five in what an error says can be given
+    """
+    name = text.strip().lower()
+    kind = aliases.get(name, name)
+    if kind and kind not in KINDS:
+        raise RequestError(f"{option} is {shown(text)}; it can be {', '.join(KINDS)}{hint}")
+    return kind
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """The types that were asked for; empty for what the weights come as."""
+
+    target: str = ""
+    draft: str = ""
+
+    @classmethod
+    def parse(cls, target: str, draft: str, *, has_draft: bool) -> "Quantisation":
+        """RequestError for a name that is none, and for a draft's type without a draft (MF-6).
+
+        has_draft  whether the model is given a draft now
+        """
+        asked = cls(parse_kind(target), parse_kind(draft, "quantize-draft"))
+        if asked.draft and not has_draft:
+            raise RequestError(
+                f"quantize-draft is {asked.draft}, and the Modelfile has no DRAFT to quantise"
+            )
+        return asked

@@ -63,3 +63,32 @@ def test_an_unknown_parser_is_refused_before_anything_is_written(store):
     with pytest.raises(RequestError, match="PARSER is 'mine'; it must be one of think, hermes"):
         made(store, "claims", "tiny", "PARSER mine\n")
     assert not store.exists(ModelName.parse("claims"))
+
+
+def recorded(config):
+    return config.parser, config.renderer, config.capabilities
+
+
+def test_an_import_records_how_its_family_is_spoken_with(store, tmp_path):
+    """07 CAP-2, CAP-4, CAP-5: from a folder; the words of a PARSER and RENDERER stand (CAP-3)."""
+    folder = tiny_folder(tmp_path / "checkpoint", "qwen3")
+    assert recorded(made(store, "family", folder)) == ("qwen3", "qwen3", ("completion",))
+    own = made(store, "own", folder, "PARSER hermes\nRENDERER drawn\n" + TOOLS)
+    assert recorded(own) == ("hermes", "drawn", ("completion", "tools"))
+
+
+def test_what_a_base_says_because_of_its_template_goes_with_it(store, tmp_path):
+    """07 CAP-2, CAP-3: a new TEMPLATE tells anew, but what a Modelfile named stays."""
+    folder = tiny_folder(tmp_path / "checkpoint", "qwen3")
+    coder = "TEMPLATE {{ tools }}<tool_call><function=f>{{ messages[0].content }}\n"
+    thinker = "TEMPLATE {{ tools }}<tool_call>{{ messages[0].content }}<think>\n"
+    able = ("completion", "tools")
+    first = made(store, "coder", folder, coder)
+    assert recorded(first) == ("qwen3-coder", "qwen3-coder", able)
+    assert recorded(made(store, "settled", "coder", "SYSTEM be\n")) == recorded(first)
+    later = made(store, "thinker", "coder", thinker)
+    assert recorded(later) == ("qwen3", "qwen3", (*able, "thinking"))
+    made(store, "stated", folder, "PARSER qwen3\nRENDERER drawn\n" + thinker)
+    assert recorded(made(store, "changed", "stated", coder)) == (*("qwen3-coder", "drawn", able),)
+    made(store, "fixed", folder, "PARSER hermes\n" + thinker)
+    assert recorded(made(store, "kept", "fixed", coder)) == ("hermes", "qwen3-coder", able)

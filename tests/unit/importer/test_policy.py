@@ -5,10 +5,10 @@ A row of a table is a name and the types for int4, int8, nvfp4, mxfp4 and mxfp8 
 
 import pytest
 
-from forerun.base.errors import RequestError
+from forerun.base.quantisation import KINDS as NAMES
 from forerun.importer.policy.choose import chooser, kind_of
 from forerun.importer.policy.default import Asked, more_bits
-from forerun.importer.policy.kinds import parse_kind
+from forerun.importer.policy.kinds import GROUPS
 
 KINDS = ("int4", "int8", "nvfp4", "mxfp4", "mxfp8")
 REQUESTED = KINDS
@@ -33,28 +33,9 @@ def kinds(
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("", ""),
-        *((kind, kind) for kind in KINDS),
-        ("q4", "int4"),
-        ("FP4", "int4"),
-        ("Q8", "int8"),
-        ("fp8", "int8"),
-        (" MXFP4 ", "mxfp4"),
-    ],
-)
-def test_a_type_by_any_of_its_names(text: str, kind: str) -> None:
-    """MF-7: aliases, in any case."""
-    assert parse_kind(text) == kind
-
-
-@pytest.mark.parametrize("text", ["q5", "int", "Q4_K_M", "mxfp6"])
-def test_another_type_is_refused_with_the_five(text: str) -> None:
-    """MF-7."""
-    with pytest.raises(RequestError, match=f"{text}.*int4, int8, nvfp4, mxfp4, mxfp8"):
-        parse_kind(text)
+def test_every_type_that_can_be_named_has_a_group() -> None:
+    """MF-7, LIN-3."""
+    assert tuple(GROUPS) == NAMES
 
 
 @pytest.mark.parametrize(

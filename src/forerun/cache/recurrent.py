@@ -1,89 +1,67 @@
 """The running state of a linear-recurrent layer, which sums up the whole past (spec 01 REC).
 
-Snapshots own a copy of the state from the start. Of a layer that brings a write's inputs instead of
-its states (REC-5), the states that are due are computed in `put`: an unread capture then costs one
-more scan, but no snapshot shares a forward's inputs with its siblings, whose bytes nobody could
-say what closing one of them would free.
+A refused draft moves no data (REC-5): a round leaves its inputs beside the state before it, its
+captures are counts of these inputs, and to restore one is to count them off. The write after that
+folds in those that stand. So a round reads a state once and writes one, whatever was refused.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from forerun.cache.places import Place, compact, reference_fold
+from forerun.cache.recurrent_snapshots import LazyStates, RecurrentSnapshot, held
 from forerun.cache.schedule import Schedule
-from forerun.contract.cache import MaterializeHook, Snapshot, SnapshotPair
+from forerun.contract.cache import Snapshot, SnapshotPair
+from forerun.contract.model import WIDEST_ROUND
 from forerun.contract.recurrence import (
-    RecurrentInputs,
+    Fold,
     RecurrentState,
     RecurrentUpdate,
     RecurrentWrite,
+    StateShape,
 )
-from forerun.kernels.gated_delta.chunked import gated_delta
-from forerun.kernels.gated_delta.reference import DeltaRows
 
 
 @dataclass(frozen=True, slots=True)
-class StateShape:
-    """What a layer's state looks like, and where it lives. Its conv dtype is the activations'."""
-
-    tail: int  # conv inputs kept: one less than the kernel's taps
-    channels: int
-    value_heads: int
-    value_dim: int
-    key_dim: int
-    device: torch.device
-    batch: int = 1  # sequences that advance in step
-
-    def zeros(self, dtype: torch.dtype) -> RecurrentState:
-        conv = (self.batch, self.tail, self.channels)
-        delta = (self.batch, self.value_heads, self.value_dim, self.key_dim)
-        return RecurrentState(
-            torch.zeros(conv, dtype=dtype, device=self.device),
-            torch.zeros(delta, dtype=torch.float32, device=self.device),
-        )
-
-
-class RecurrentSnapshot:
-    """The state after `end` tokens; `start` only says where the one before ended (PND-5)."""
-
-    def __init__(self, state: RecurrentState, start: int, end: int) -> None:
-        self.start, self.end = start, end
-        self._state: RecurrentState | None = state
-
-    @property
-    def state(self) -> RecurrentState:
-        assert self._state is not None, "used after close"
-        return self._state
-
-    def size(self) -> int:
-        return _storage_bytes(self.state)
-
-    def lazy_bytes(self) -> int:
-        return 0
-
-    def set_materialize_hook(self, hook: MaterializeHook | None) -> None:
-        """There is no later copy-out to tell of."""
-
-    def close(self) -> None:
-        assert self._state is not None, "closed twice"
-        self._state = None
+class _Begun:
+    write: RecurrentWrite
+    into: Place  # where the live state will be, if the write counts
 
 
 class RecurrentCache:
     """Rewinds through snapshots only: a token that has been folded in cannot be taken out.
 
-    Law: a `put` that raises has put nothing, and has ended the write that `begin_write` began. So
-    what allocates and what may be refused comes first in it.
+    The state is that of the live place, with the first `_pending` of the inputs there folded in.
+    Each write leaves its results in the other place, or a round that has nothing to fold in its
+    inputs in this one, so that `put` has nothing to copy and `put` of no tokens nothing to undo.
+
+    Captured graphs know addresses. Where there may be some, on any device but a CPU, results are
+    copied from the other place into the one and only live place, and rounds bring states.
+
+    Laws
+    1. A `put` that raises has put nothing, and has ended the write that `begin_write` began. So
+       what allocates and what may be refused comes first in it.
+    2. Nothing overwrites a place before the lazy snapshots that name it are copied out.
     """
 
-    def __init__(self, shape: StateShape) -> None:
-        self._shape = shape
-        self._state: RecurrentState | None = None
-        self._staged: list[RecurrentState] = []  # where a driver's layer leaves its results
+    def __init__(
+        self, shape: StateShape, fold: Fold = reference_fold, *, replay: bool | None = None
+    ) -> None:
+        """
+        fold    how the layer folds inputs into a state; to the last bit, or text depends on drafts
+        replay  keep the inputs of rounds, and let places take turns; None: on a CPU
+        """
+        self._shape, self._fold = shape, fold
+        self._replays = shape.device.type == "cpu" if replay is None else replay
+        self._live: Place | None = None
+        self._other: Place | None = None
+        self._pending = 0
+        self._inner: list[RecurrentState] = []  # where a layer leaves its states at the splits
+        self._lazy = LazyStates(fold)
         self._schedule = Schedule()
-        self._announced: RecurrentWrite | None = None
+        self._begun: _Begun | None = None
         self._offset = 0
         self._generation = 0
 
@@ -96,13 +74,13 @@ class RecurrentCache:
         return self._generation
 
     def nbytes(self) -> int:
-        live = () if self._state is None else (self._state,)
-        return sum(_storage_bytes(state) for state in (*live, *self._staged))
+        places = sum(place.nbytes() for place in (self._live, self._other) if place is not None)
+        return places + sum(state.conv.nbytes + state.delta.nbytes for state in self._inner)
 
     def get(self, rows: int, dtype: torch.dtype) -> RecurrentState:
         self._assert_no_write()
         assert rows == self._shape.batch, (rows, self._shape.batch)
-        state = self._live(dtype)
+        state = self._settled(self._live_of(dtype)).state()
         assert state.conv.dtype == dtype, (dtype, state.conv.dtype)
         return state
 
@@ -111,39 +89,35 @@ class RecurrentCache:
         return [offset - self._offset for offset in inside]
 
     def begin_write(self, tokens: int) -> RecurrentWrite:
-        """Results are left beside the live state, so that `put` of no tokens undoes the write."""
         self._assert_no_write()
-        assert self._state is not None, "nobody has asked for the state yet"
-        splits = tuple(self.snapshot_splits(tokens))
-        while len(self._staged) <= len(splits):
-            self._staged.append(self._shape.zeros(self._state.conv.dtype))
-        end, *inner = self._staged[: len(splits) + 1]
-        lengths = (tokens,) * self._shape.batch
-        write = RecurrentWrite(self._state, splits, RecurrentUpdate(end, lengths, tuple(inner)))
-        self._announced = write
-        return write
+        live, splits = self._known(), tuple(self.snapshot_splits(tokens))
+        if splits and tokens <= WIDEST_ROUND and self._replays:
+            begun = self._begin_round(live, tokens, splits)
+        else:
+            begun = self._begin_states(live, tokens, splits)
+        self._begun = begun
+        return begun.write
 
     def put(self, update: RecurrentUpdate) -> None:
-        announced, self._announced = self._announced, None
+        begun, self._begun = self._begun, None
         assert len(set(update.lengths)) == 1, f"rows of one cache advance in step: {update.lengths}"
         tokens = update.lengths[0]
-        start, end = self._offset, self._offset + tokens
-        if announced is None:
-            splits = tuple(self.snapshot_splits(tokens))
+        if begun is None:
+            self._put_given(update, tokens)
+            return
+        announced = begun.write.update
+        assert tokens <= announced.lengths[0], (tokens, announced.lengths)
+        assert update.end is announced.end, "not what this write was given to fill"
+        if tokens and announced.inputs is not None:
+            self._put_round(begun.into, tokens)
         else:
-            splits = announced.splits
-            assert tokens <= announced.update.lengths[0], (tokens, announced.update.lengths)
-        captured = self._due_states(splits, update)
-        if tokens:
-            self._take_over(update.end)
-        self._offset = end
-        self._schedule.reach(start, end, lambda base, at: RecurrentSnapshot(captured[at], base, at))
+            self._put_states(begun, tokens)
 
     def snapshot(self, start: int) -> RecurrentSnapshot | None:
         self._assert_no_write()
-        if self._state is None or self._offset == 0:
+        if self._live is None or self._offset == 0:
             return None
-        return RecurrentSnapshot(_compact(self._state), min(start, self._offset), self._offset)
+        return RecurrentSnapshot(min(start, self._offset), self._offset, state=self._copied())
 
     def prepare_snapshots(self, offsets: Sequence[int]) -> None:
         self._assert_no_write()
@@ -160,11 +134,15 @@ class RecurrentCache:
         self._assert_no_write()
         if snapshot is None:
             return target == self._offset
-        held = _held(snapshot)
-        if target != held.end:
+        found = held(snapshot)
+        lazy = found.lazy
+        if target != found.end:
             return False
-        self._live(held.state.conv.dtype)
-        self._take_over(held.state)
+        if lazy is not None and lazy.among is self._lazy:
+            self._stand_at(lazy.place, lazy.count)
+        else:
+            state = found.state
+            self._take_over(self._live_of(state.conv.dtype), state)
         self._offset = target
         return True
 
@@ -185,87 +163,131 @@ class RecurrentCache:
     def free(self) -> None:
         self._assert_no_write()
         self._schedule.drop()
-        self._state, self._staged = None, []
+        self._lazy.save_all()
+        self._live = self._other = None
+        self._inner, self._pending = [], 0
         self._generation += 1
         self._offset = 0
 
-    def _live(self, dtype: torch.dtype) -> RecurrentState:
-        if self._state is None:
-            self._state = self._shape.zeros(dtype)
-            self._generation += 1
-        return self._state
+    def _begin_round(self, live: Place, tokens: int, splits: tuple[int, ...]) -> _Begun:
+        pending, folded, before = None, None, live.state(self._pending)
+        into = self._beside(live) if self._pending else live
+        inputs = into.inputs(tokens)
+        self._lazy.save(into)
+        if self._pending:
+            pending, after = live.inputs(self._pending), into.state()
+            after.conv.copy_(before.conv)
+            folded = after.delta
+        update = RecurrentUpdate(None, (tokens,) * self._shape.batch, inputs=inputs)
+        return _Begun(RecurrentWrite(before, pending, folded, splits, update), into)
 
-    def _take_over(self, state: RecurrentState) -> None:
-        """Into the live tensors, whose addresses captured graphs know (CTR-8)."""
-        live = self._state
-        assert live is not None
-        parts = ((live.conv, state.conv), (live.delta, state.delta))
-        for kept, new in parts:
-            assert (new.shape, new.dtype) == (kept.shape, kept.dtype), (new.shape, new.dtype)
-        for kept, new in parts:
-            kept.copy_(new)
+    def _begin_states(self, live: Place, tokens: int, splits: tuple[int, ...]) -> _Begun:
+        into, before = self._beside(live), live.state(self._pending)
+        inner = [] if self._replays else self._inner  # these stay: graphs may know them
+        while len(inner) < len(splits):
+            inner.append(self._shape.zeros(before.conv.dtype))
+        self._lazy.save(into)
+        pending = live.inputs(self._pending) if self._pending else None
+        lengths = (tokens,) * self._shape.batch
+        update = RecurrentUpdate(into.state(), lengths, tuple(inner[: len(splits)]))
+        return _Begun(RecurrentWrite(before, pending, None, splits, update), into)
 
-    def _due_states(
-        self, splits: tuple[int, ...], update: RecurrentUpdate
+    def _put_round(self, into: Place, tokens: int) -> None:
+        start = self._offset
+        self._stand_at(into, tokens)
+        self._offset += tokens
+        self._schedule.reach(
+            start,
+            self._offset,
+            lambda base, at: self._lazy.issue(into, at - start, base, at),
+        )
+
+    def _put_states(self, begun: _Begun, tokens: int) -> None:
+        """Of a round, too, of which nothing counts."""
+        write, live = begun.write, self._known()
+        copies = self._copies(tokens, write.splits, write.update)
+        if tokens and self._replays:
+            self._stand_at(begun.into, 0)
+        elif tokens:
+            live.take(begun.into.state())
+        self._advance(tokens, copies)
+
+    def _put_given(self, update: RecurrentUpdate, tokens: int) -> None:
+        live, splits = self._settled(self._known()), tuple(self.snapshot_splits(tokens))
+        assert update.end is not None, "inputs belong to a write that has begun"
+        assert len(update.splits) == len(splits), (len(update.splits), splits)
+        copies = self._copies(tokens, splits, update)
+        if tokens:
+            self._take_over(live, update.end)
+        self._advance(tokens, copies)
+
+    def _copies(
+        self, tokens: int, splits: tuple[int, ...], update: RecurrentUpdate
     ) -> dict[int, RecurrentState]:
-        """Copies of the states at the offsets that this write reaches and that are due."""
-        live, start, tokens = self._state, self._offset, update.lengths[0]
-        assert live is not None, "nobody has asked for the state yet"
-        reached = [split for split in splits if split < tokens]
-        if update.splits:
-            assert len(update.splits) == len(splits), (len(update.splits), splits)
-            inside = [_compact(state) for state in update.splits[: len(reached)]]
-        elif reached:
-            assert update.inputs is not None, f"neither states nor inputs for the splits {splits}"
-            inside = _replayed(live, update.inputs, reached)
-        else:
-            inside = []
-        states = {start + split: state for split, state in zip(reached, inside, strict=True)}
-        ends = ((start, live), (start + tokens, update.end))
-        due = self._schedule.due(start, start + tokens)
-        return states | {at: _compact(state) for at, state in ends if at in due}
+        """Of the states at the offsets that a write of so many tokens reaches and that are due."""
+        states = dict(zip(splits, update.splits, strict=False))
+        copies = {}
+        for at in self._schedule.due(self._offset, self._offset + tokens):
+            done = at - self._offset
+            if not done:
+                copies[at] = self._copied()
+                continue
+            state = update.end if done == tokens else states[done]
+            assert state is not None
+            copies[at] = compact(state)
+        return copies
+
+    def _advance(self, tokens: int, copies: dict[int, RecurrentState]) -> None:
+        start = self._offset
+        self._offset += tokens
+        self._schedule.reach(
+            start, self._offset, lambda base, at: RecurrentSnapshot(base, at, state=copies[at])
+        )
+
+    def _copied(self) -> RecurrentState:
+        return self._known().folded(self._pending, self._fold)
+
+    def _settled(self, live: Place) -> Place:
+        """The live place when nothing is pending any more."""
+        if not self._pending:
+            return live
+        into, folded = self._beside(live), self._copied()
+        self._lazy.save(into)
+        into.take(folded)
+        self._stand_at(into, 0)
+        return into
+
+    def _take_over(self, live: Place, state: RecurrentState) -> None:
+        """Into the live tensors (CTR-8)."""
+        self._lazy.save(live)
+        live.take(state)
+        self._pending = 0
+
+    def _stand_at(self, place: Place, count: int) -> None:
+        if place is not self._live:
+            assert place is self._other, "a place of another life of this cache"
+            self._live, self._other = place, self._live
+        self._pending = count
+
+    def _known(self) -> Place:
+        if self._live is None:
+            assert self._shape.dtype is not None, "nobody has asked for the state yet"
+            return self._live_of(self._shape.dtype)
+        return self._live
+
+    def _live_of(self, dtype: torch.dtype) -> Place:
+        if self._live is None:
+            assert self._shape.dtype in (None, dtype), (dtype, self._shape.dtype)
+            live = Place(self._shape, dtype)
+            live.take(self._shape.zeros(dtype))
+            self._live = live
+            self._generation += 1
+        return self._live
+
+    def _beside(self, live: Place) -> Place:
+        if self._other is None:
+            self._other = Place(self._shape, live.state().conv.dtype)
+        return self._other
 
     def _assert_no_write(self) -> None:
-        assert self._announced is None, "the write before this has not ended"
-
-
-def _replayed(
-    before: RecurrentState, inputs: RecurrentInputs, splits: list[int]
-) -> list[RecurrentState]:
-    """The states after the first `splits` columns.
-
-    The whole scan of the layer runs again, so that its states are the same to the last bit.
-    """
-    rows = DeltaRows(
-        inputs.keys,  # to have something to read with: nobody looks at the outputs
-        inputs.keys,
-        inputs.values,
-        inputs.decay,
-        inputs.beta,
-    )
-    *deltas, _ = gated_delta(rows, before.delta, boundaries=splits).states
-    conv, tail = torch.cat((before.conv, inputs.conv), dim=1), before.conv.shape[1]
-    return [
-        _compact(RecurrentState(conv[:, at : at + tail], delta))
-        for at, delta in zip(splits, deltas, strict=True)
-    ]
-
-
-def _compact(state: RecurrentState) -> RecurrentState:
-    """A copy in storage of its own, no larger than the state (CNV-3)."""
-    copied = RecurrentState(_cloned(state.conv), _cloned(state.delta))
-    assert _storage_bytes(copied) == copied.conv.nbytes + copied.delta.nbytes
-    return copied
-
-
-def _cloned(part: Tensor) -> Tensor:
-    return part.clone(memory_format=torch.contiguous_format)
-
-
-def _storage_bytes(state: RecurrentState) -> int:
-    return sum(part.untyped_storage().nbytes() for part in (state.conv, state.delta))
-
-
-def _held(snapshot: Snapshot) -> RecurrentSnapshot:
-    assert isinstance(snapshot, RecurrentSnapshot), "a snapshot goes back to the kind that took it"
-    return snapshot
+        assert self._begun is None, "the write before this has not ended"

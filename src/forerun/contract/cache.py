@@ -14,7 +14,8 @@ them. *Offset* counts tokens from the start of the sequence: it is the position 
 7. `begin_write(n)`, n rows stored, `end_write(m)` with m <= n leaves what writing m rows leaves;
    m = 0 undoes `begin_write`. Between the two no other call is made on that cache.
    A recurrent kind's `begin_write(n)` is ended by `put`, of m tokens, under the same law.
-8. Live tensors keep their address except after `free` or growth, which `generation` counts.
+8. Live tensors keep their address except after `free` or growth, which `generation` counts. Of a
+   recurrent kind on a CPU, where no captured graph knows them, there are two sets that take turns.
 """
 
 from collections.abc import Callable, Sequence
@@ -144,9 +145,10 @@ class RecurrentLayerCache(LayerCache, Protocol):
     """A running state that sums up the whole past; it rewinds only through snapshots."""
 
     def get(self, rows: int, dtype: torch.dtype) -> RecurrentState:
-        """The live state, zeros before the first `put`. Read it; only `put` writes.
+        """The live state, zeros before the first `put`. Read it until the next write.
 
-        Asking later for other rows or another conv dtype is an assertion error.
+        Inputs that are pending are folded in first. Asking later for other rows or another conv
+        dtype is an assertion error.
         """
         ...
 
@@ -157,13 +159,16 @@ class RecurrentLayerCache(LayerCache, Protocol):
     def put(self, update: RecurrentUpdate) -> None:
         """What a forward made of the state before it, with what is due at its splits.
 
-        The offset grows by the update's lengths, which agree: rows of one cache advance in step.
+        Ends the write that `begin_write` began, whose update this is; else it follows a `get`, and
+        brings an end state and the splits'. The offset grows by the update's lengths, which agree:
+        rows of one cache advance in step.
         """
         ...
 
     def begin_write(self, tokens: int) -> RecurrentWrite:
-        """`get` and `snapshot_splits` for a driver, which ends the write itself with `put`.
+        """A write into tensors of the cache, which `put` ends.
 
-        There has been a `get`, so that rows and dtype are known.
+        Those of an end state and the splits', or, of a round, those of its inputs where the kind
+        replays them (REC-5). Rows and dtype are known: from the shape, a `get` or a restore.
         """
         ...

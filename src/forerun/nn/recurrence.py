@@ -1,7 +1,7 @@
 """A gated-delta layer between its projections: conv, normalised queries and keys, scan."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -12,14 +12,15 @@ from forerun.contract.cache import LayerCache, RecurrentLayerCache
 from forerun.contract.recurrence import (
     RecurrentInputs,
     RecurrentState,
-    RecurrentUpdate,
     RecurrentWrite,
+    StateShape,
 )
 from forerun.kernels.causal_conv.reference import ConvFilter, causal_conv
 from forerun.kernels.gated_delta.chunked import gated_delta
-from forerun.kernels.gated_delta.reference import DeltaRows
+from forerun.kernels.gated_delta.reference import DeltaRows, stepwise
 
 _NORM_EPS = 1e-6  # added to the sum of squares, not to their mean (QWN-9)
+_Given = tuple[Tensor, Tensor, Tensor]  # raw rows, decay, beta
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class DeltaHeads:
 @dataclass(frozen=True, slots=True)
 class _Forward:
     outputs: Tensor
-    states: tuple[RecurrentState, ...]  # one a split and the end's
+    states: tuple[RecurrentState, ...]  # one a boundary and the end's
     inputs: RecurrentInputs
 
 
@@ -82,47 +83,76 @@ class GatedDelta:
         returns  [B, L, Hv, Dv] in the dtype of `rows`; zeros where a row is padding
         """
         assert rows.shape[1] == batch.width, (rows.shape, batch.width)
+        given = rows, decay, beta
         if cache is None:
-            return self._forward(self._zeros(rows), (), (rows, decay, beta), batch).outputs
+            zeros = self.state_shape(batch.rows).zeros(rows.dtype)
+            return self._forward(zeros, (), given, batch).outputs
         if batch.writes is not None:
             write = batch.writes[self.layer]
             assert isinstance(write, RecurrentWrite), f"nobody began a write for layer {self.layer}"
-            made = self._forward(write.before, write.splits, (rows, decay, beta), batch)
-            _fill(write.update, made)
-            return made.outputs
+            return self._write(write, given, batch)
         kept = cast(RecurrentLayerCache, cache)  # to check the protocol costs more than a write
-        assert len(set(batch.lengths)) == 1, f"rows of one cache advance in step: {batch.lengths}"
-        before = kept.get(batch.rows, rows.dtype)
-        splits = kept.snapshot_splits(batch.lengths[0])
-        made = self._forward(before, splits, (rows, decay, beta), batch)
-        *inner, end = made.states
-        kept.put(RecurrentUpdate(end, batch.lengths, tuple(inner)))
-        return made.outputs
+        return self._through(kept, given, batch)
 
-    def _zeros(self, rows: Tensor) -> RecurrentState:
-        heads = self.heads
-        return RecurrentState(
-            rows.new_zeros(rows.shape[0], self._taps.tail, rows.shape[2]),
-            torch.zeros(
-                (rows.shape[0], heads.value_heads, heads.value_dim, heads.key_dim),
-                dtype=torch.float32,
-                device=rows.device,
-            ),
+    def state_shape(self, batch: int = 1, dtype: torch.dtype | None = None) -> StateShape:
+        """What a cache of this layer keeps, of `batch` sequences that advance in step.
+
+        dtype  of the activations; None: the first forward tells
+        """
+        weight, heads = self._taps.weight, self.heads
+        return StateShape(
+            tail=self._taps.tail,
+            channels=weight.shape[0],
+            key_heads=heads.key_heads,
+            value_heads=heads.value_heads,
+            value_dim=heads.value_dim,
+            key_dim=heads.key_dim,
+            device=weight.device,
+            batch=batch,
+            dtype=dtype,
         )
 
+    def _through(self, cache: RecurrentLayerCache, given: _Given, batch: Batch) -> Tensor:
+        """A write of its own, which a failure undoes."""
+        assert len(set(batch.lengths)) == 1, f"rows of one cache advance in step: {batch.lengths}"
+        if not cache.offset:
+            cache.get(batch.rows, given[0].dtype)  # nobody else tells it, and nothing is pending
+        write = cache.begin_write(batch.lengths[0])
+        try:
+            outputs = self._write(write, given, batch)
+        except BaseException:
+            cache.put(write.update.of(0))
+            raise
+        cache.put(write.update)
+        return outputs
+
+    def _write(self, write: RecurrentWrite, given: _Given, batch: Batch) -> Tensor:
+        before, update, pending = write.before, write.update, write.pending
+        assert before.conv.shape[0] == batch.rows, (before.conv.shape, batch.rows)
+        assert before.conv.dtype == given[0].dtype, (before.conv.dtype, given[0].dtype)
+        if pending is not None:
+            before = RecurrentState(before.conv, _folded(pending, before.delta))
+            if write.folded is not None:
+                write.folded.copy_(before.delta)
+        boundaries = write.splits if update.end is not None else ()
+        made = self._forward(before, boundaries, given, batch)
+        if update.end is not None:
+            for state, due in zip(made.states, (*update.splits, update.end), strict=True):
+                due.conv.copy_(state.conv)
+                due.delta.copy_(state.delta)
+        if update.inputs is not None:
+            _copy_inputs(made.inputs, update.inputs)
+        return made.outputs
+
     def _forward(
-        self,
-        before: RecurrentState,
-        splits: Sequence[int],
-        given: tuple[Tensor, Tensor, Tensor],
-        batch: Batch,
+        self, before: RecurrentState, boundaries: Sequence[int], given: _Given, batch: Batch
     ) -> _Forward:
-        """Reads `before` and writes nothing, so that a failure leaves the layer's state alone."""
+        """Reads `before` and writes nothing."""
         raw, decay, beta = given
         lengths = None if batch.full else batch.valid_lengths
-        conv = causal_conv(before.conv, raw, self._taps, boundaries=splits, lengths=lengths)
+        conv = causal_conv(before.conv, raw, self._taps, boundaries=boundaries, lengths=lengths)
         rows = self._delta_rows(conv.rows, decay, beta)
-        scan = gated_delta(rows, before.delta, boundaries=splits, lengths=lengths)
+        scan = gated_delta(rows, before.delta, boundaries=boundaries, lengths=lengths)
         states = tuple(
             RecurrentState(tail, delta) for tail, delta in zip(conv.tails, scan.states, strict=True)
         )
@@ -147,19 +177,21 @@ def _unit(rows: Tensor) -> Tensor:
     return wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + _NORM_EPS)
 
 
-def _fill(update: RecurrentUpdate, made: _Forward) -> None:
-    """Leave the results where a driver wants them; its `end` may be the state just read."""
-    *inner, end = made.states
-    _copy_state(end, update.end)
-    if update.splits:
-        for state, due in zip(inner, update.splits, strict=True):
-            _copy_state(state, due)
-    if update.inputs is not None:
-        for field in fields(RecurrentInputs):
-            due_rows: Tensor = getattr(update.inputs, field.name)
-            due_rows.copy_(getattr(made.inputs, field.name))
+def _folded(pending: RecurrentInputs, delta: Tensor) -> Tensor:
+    """The state after the steps that a round left to its successor."""
+    keys = pending.keys
+    rows = DeltaRows(keys, keys, pending.values, pending.decay, pending.beta)
+    return stepwise(rows, delta).states[-1]
 
 
-def _copy_state(state: RecurrentState, to: RecurrentState) -> None:
-    to.conv.copy_(state.conv)
-    to.delta.copy_(state.delta)
+def _copy_inputs(made: RecurrentInputs, due: RecurrentInputs) -> None:
+    """As many columns as are due: those after them are padding."""
+    pairs = (
+        (made.conv, due.conv),
+        (made.keys, due.keys),
+        (made.values, due.values),
+        (made.decay, due.decay),
+        (made.beta, due.beta),
+    )
+    for found, wanted in pairs:
+        wanted.copy_(found[:, : wanted.shape[1]])

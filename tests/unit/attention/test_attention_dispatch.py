@@ -252,7 +252,7 @@ def test_writes_that_a_batch_brings_are_only_stored_into():
     rows = torch.randn(1, 2, 3, 8)
     write = cache.begin_write(3)
     state = RecurrentState(torch.zeros(1, 3, 8), torch.zeros(1, 2, 8, 8))
-    recurrent = RecurrentWrite(state, (), RecurrentUpdate(state, (3,)))
+    recurrent = RecurrentWrite(state, None, None, (), RecurrentUpdate(state, (3,)))
     brought = batch(3, 0, writes=(None, write, recurrent))
     attended = Attention(1, SCALE)(rows, rows, rows, brought, cache=cache)
     for other in (0, 2):  # nobody's, and a recurrent layer's

@@ -11,7 +11,7 @@ from fixtures.numbered_states import SHAPE, STATE_BYTES, held, put, state_of
 from forerun.cache import recurrent
 from forerun.cache.recurrent import RecurrentCache
 from forerun.contract.cache import RecurrentLayerCache
-from forerun.contract.recurrence import RecurrentInputs, RecurrentState, RecurrentUpdate
+from forerun.contract.recurrence import RecurrentState, RecurrentUpdate
 
 
 def test_it_is_a_recurrent_layer_cache():
@@ -100,13 +100,14 @@ def test_a_state_of_another_kind_is_refused_whole(end):
     assert (cache.offset, held(cache)) == (2, 5)
 
 
-def test_a_put_that_has_no_memory_for_a_capture_puts_nothing(monkeypatch):
+@pytest.mark.parametrize("failing", [2, 1, 0])
+def test_a_put_that_has_no_memory_for_a_capture_puts_nothing(failing, monkeypatch):
     """REQ-3, CTR-5: not even the captures before the one that failed."""
     cache = RecurrentCache(SHAPE)
     cache.prepare_snapshots([1, 2, 3])
-    copies = iter([recurrent._compact, recurrent._compact])
+    copies = iter([recurrent.compact] * failing)
     with monkeypatch.context() as patch:
-        patch.setattr(recurrent, "_compact", lambda state: next(copies)(state))
+        patch.setattr(recurrent, "compact", lambda state: next(copies)(state))
         with pytest.raises(StopIteration):
             put(cache, 3, 6, inner=(4, 5))
     assert (cache.offset, held(cache)) == (0, 0)
@@ -196,28 +197,13 @@ def test_a_capture_owns_its_state_and_pins_no_storage_of_the_forward():
     assert [snapshot.size() for snapshot in taken] == [STATE_BYTES] * 2
 
 
-def test_a_replay_pins_no_storage_of_the_forward():
-    """REC-5, ACC-3, ACC-4: the inputs are let go of with the write."""
+def test_inputs_without_an_end_belong_to_a_write_that_has_begun():
+    """REC-4: of others' tensors nobody could say how long they stay."""
     cache = RecurrentCache(SHAPE)
-    cache.get(1, torch.float32)
-    cache.prepare_snapshots([2])
-    inputs = RecurrentInputs(
-        torch.rand(1, 5, 10),
-        torch.rand(1, 5, 1, 4),
-        torch.rand(1, 5, 2, 3),
-        torch.rand(1, 5, 2),
-        torch.rand(1, 5, 2),
-    )
-    alive = weakref.ref(inputs.values)
-    tail = inputs.conv[:, :2].clone()
-    cache.put(RecurrentUpdate(state_of(1), (5,), inputs=inputs))
-    del inputs
-    gc.collect()
-    assert alive() is None
-    [taken] = cache.take_snapshots()
-    assert taken.size() == STATE_BYTES
-    assert torch.equal(taken.state.conv[:, 1:], tail)
-    assert not taken.state.conv[:, :1].any()
+    put(cache, 1, 1)
+    with pytest.raises(AssertionError, match="begun"):
+        cache.put(RecurrentUpdate(None, (5,)))
+    assert (cache.offset, held(cache)) == (1, 1)
 
 
 def test_a_restore_copies_into_the_live_tensors_and_leaves_the_snapshot():
@@ -266,7 +252,7 @@ def test_bytes_are_those_held():
     assert cache.nbytes() == 0
     put(cache, 4, 1)
     assert cache.nbytes() == STATE_BYTES
-    cache.put(replace(cache.begin_write(2).update, lengths=(0,)))
+    cache.put(cache.begin_write(2).update.of(0))
     assert cache.nbytes() == 2 * STATE_BYTES
     cache.free()
     assert cache.nbytes() == 0

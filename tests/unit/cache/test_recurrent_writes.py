@@ -1,68 +1,118 @@
 """Writes that a driver begins and ends itself: what it is given, and what is refused meanwhile."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
 import torch
 
-from fixtures.numbered_states import SHAPE, held, put, state_of
-from forerun.cache.recurrent import RecurrentCache, StateShape
-from forerun.contract.recurrence import RecurrentUpdate
+from fixtures.numbered_states import SHAPE, STATE_BYTES, held, put, state_of
+from forerun.cache.places import Place
+from forerun.cache.recurrent import RecurrentCache
+from forerun.contract.recurrence import RecurrentUpdate, StateShape
+
+
+def copying():
+    """A cache as on devices with captured graphs."""
+    return RecurrentCache(SHAPE, replay=False)
 
 
 def test_a_drivers_tensors_stay_where_they_are():
     """CTR-8, WRT-6: one set of addresses for every write, with more where more is due."""
-    cache = RecurrentCache(SHAPE)
+    cache = copying()
     put(cache, 1, 1)
     generation, live = cache.generation, cache.get(1, torch.float32)
     write = cache.begin_write(3)
     assert write.before is live
+    assert (write.pending, write.folded) == (None, None)
     assert (write.splits, write.update.splits) == ((), ())
-    cache.put(replace(write.update, lengths=(0,)))
+    cache.put(write.update.of(0))
     cache.prepare_snapshots([2, 3])
     again = cache.begin_write(3)
     assert again.splits == (1, 2)
     assert again.before is write.before
     assert again.update.end is write.update.end
-    assert len(again.update.splits) == 2
+    assert again.update.inputs is None
     cache.put(again.update)
-    assert cache.begin_write(1).before is write.before
+    cache.take_snapshots()
+    cache.prepare_snapshots([5])
+    third = cache.begin_write(2)
+    assert third.before is write.before
+    assert third.update.splits[0] is again.update.splits[0]
     assert cache.generation == generation
 
 
-def test_what_a_driver_leaves_in_its_tensors_later_changes_no_capture():
-    """Law 4: they are the same tensors in every write."""
+def test_on_a_cpu_two_places_take_turns():
+    """Law 8: nothing is copied from where a layer leaves its results."""
     cache = RecurrentCache(SHAPE)
     put(cache, 1, 1)
-    cache.prepare_snapshots([2, 3])
-    write = cache.begin_write(2)
+    generation, seen = cache.generation, []
+    for number in range(2, 8):
+        write = cache.begin_write(1)
+        assert write.before.delta.eq(number - 1).all()
+        write.update.end.conv.fill_(number)
+        write.update.end.delta.fill_(number)
+        seen.append((write.before.delta.data_ptr(), write.update.end.delta.data_ptr()))
+        cache.put(write.update)
+        assert held(cache) == number
+    assert seen[0] == seen[1][::-1]
+    assert seen == seen[:2] * 3
+    assert cache.generation == generation
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_what_a_driver_leaves_in_its_tensors_later_changes_no_capture(replay):
+    """Law 4: they are the same tensors in every write."""
+    cache = RecurrentCache(SHAPE, replay=replay)
+    put(cache, 1, 1)
+    cache.prepare_snapshots([18, 19])
+    write = cache.begin_write(18)
     [inner] = write.update.splits
     inner.delta.fill_(5)
     write.update.end.delta.fill_(6)
     cache.put(write.update)
-    inner.delta.fill_(float("nan"))
-    write.update.end.delta.fill_(float("nan"))
+    assert cache.get(1, torch.float32).delta.eq(6).all()
+    cache.begin_write(1)
+    for state in (inner, write.update.end, write.before):
+        state.delta.fill_(float("nan"))
     first, second = cache.take_snapshots()
     assert first.state.delta.eq(5).all()
     assert second.state.delta.eq(6).all()
-    assert cache.get(1, torch.float32).delta.eq(6).all()
+    assert first.size() == second.size() == STATE_BYTES
 
 
-def test_a_write_that_ends_short_fires_what_it_reaches():
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_write_that_ends_short_fires_what_it_reaches(replay):
     """Law 7, WRT-2: the states beyond are of tokens that were not written."""
-    cache = RecurrentCache(SHAPE)
+    cache = RecurrentCache(SHAPE, replay=replay)
     put(cache, 1, 1)
     cache.prepare_snapshots([2, 3, 4])
-    write = cache.begin_write(4)
+    write = cache.begin_write(40)
     for number, state in enumerate(write.update.splits, start=10):
         state.delta.fill_(number)
     write.update.end.delta.fill_(20)
-    cache.put(replace(write.update, lengths=(2,)))
+    cache.put(write.update.of(2))
     assert cache.offset == 3
     first, second, third = cache.take_snapshots()
     assert first.state.delta.eq(10).all()
     assert second.state.delta.eq(20).all()
     assert third is None
+
+
+def test_the_states_of_a_wide_write_are_let_go_of():
+    """ACC-4: a prefill's captures are rare, and what they were made in is as large as they are."""
+    cache = RecurrentCache(SHAPE)
+    put(cache, 1, 1)
+    cache.prepare_snapshots([5, 9, 30])
+    write = cache.begin_write(40)
+    alive = [weakref.ref(state.delta) for state in write.update.splits]
+    assert len(alive) == 3
+    cache.put(write.update)
+    del write
+    gc.collect()
+    assert [reference() for reference in alive] == [None] * 3
+    assert cache.nbytes() == 2 * STATE_BYTES
 
 
 CALLS = {
@@ -93,7 +143,17 @@ def test_a_refused_end_has_ended_the_write():
     put(cache, 1, 1)
     write = cache.begin_write(2)
     with pytest.raises(AssertionError):
-        cache.put(replace(write.update, lengths=(3,)))
+        cache.put(write.update.of(3))
+    assert (cache.offset, held(cache)) == (1, 1)
+
+
+def test_what_was_not_begun_cannot_be_put():
+    """REC-4: the end of another write is not where the state is."""
+    cache = RecurrentCache(SHAPE)
+    put(cache, 1, 1)
+    cache.begin_write(2)
+    with pytest.raises(AssertionError, match="given to fill"):
+        cache.put(RecurrentUpdate(state_of(7), (2,)))
     assert (cache.offset, held(cache)) == (1, 1)
 
 
@@ -105,7 +165,21 @@ def test_a_write_before_the_state_is_known_is_an_error():
         cache.put(RecurrentUpdate(state_of(1), (1,)))
 
 
-def test_a_write_that_cannot_begin_has_begun_nothing(monkeypatch):
+def test_a_shape_may_tell_the_dtype():
+    """REC-2: then nobody has to ask for the state first, and another dtype is refused."""
+    cache = RecurrentCache(replace(SHAPE, dtype=torch.bfloat16))
+    write = cache.begin_write(1)
+    assert write.before.conv.dtype is write.update.end.conv.dtype is torch.bfloat16
+    assert not write.before.conv.any()
+    assert not write.before.delta.any()
+    cache.put(write.update.of(0))
+    cache.free()
+    with pytest.raises(AssertionError):
+        cache.get(1, torch.float32)
+
+
+@pytest.mark.parametrize("owner", ["place", "state"])
+def test_a_write_that_cannot_begin_has_begun_nothing(owner, monkeypatch):
     """WRT-2, REQ-3"""
 
     def fails(*_):
@@ -113,10 +187,14 @@ def test_a_write_that_cannot_begin_has_begun_nothing(monkeypatch):
 
     cache = RecurrentCache(SHAPE)
     put(cache, 1, 1)
+    cache.prepare_snapshots([5])
     with monkeypatch.context() as patch:
-        patch.setattr(StateShape, "zeros", fails)
+        if owner == "place":
+            patch.setattr(Place, "__init__", fails)
+        else:
+            patch.setattr(StateShape, "zeros", fails)
         with pytest.raises(torch.OutOfMemoryError):
-            cache.begin_write(2)
+            cache.begin_write(20)
     assert (cache.offset, held(cache)) == (1, 1)
-    cache.put(cache.begin_write(2).update)
-    assert cache.offset == 3
+    cache.put(cache.begin_write(20).update)
+    assert cache.offset == 21

@@ -1,12 +1,10 @@
 """What a gated-delta layer writes to its cache: all or nothing, and where a driver wants it."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from fixtures.delta_layer import CHANNELS, cache_of, copied, drawn, equal, layer, run, state
-from forerun.contract.recurrence import RecurrentInputs, RecurrentUpdate, RecurrentWrite
+from fixtures.delta_layer import cache_of, copied, cut, drawn, equal, layer, run, state
+from forerun.cache.recurrent import RecurrentCache
 from forerun.nn import recurrence
 
 
@@ -68,43 +66,96 @@ def test_a_driver_takes_a_failed_forward_back():
     with pytest.raises(AssertionError, match="layer 1"):
         run(layer(index=1), drawn(3), cache, start=5, writes=(*writes, None))
     run(recur, drawn(3), cache, start=5, writes=writes)
-    cache.put(replace(write.update, lengths=(0,)))
+    cache.put(write.update.of(0))
     assert cache.offset == 5
     assert equal(state(cache), before)
 
 
-def test_the_state_after_may_go_where_the_one_before_was():
-    """`RecurrentWrite`: a driver may want a step in place."""
-    recur, given, cache = layer(), drawn(3, seed=3), cache_of()
-    run(recur, drawn(5), cache)
-    live = copied(state(cache))
-    write = RecurrentWrite(live, (), RecurrentUpdate(live, (3,)))
-    outputs = run(recur, given, cache, start=5, writes=(write,))
-    assert torch.equal(outputs, run(recur, given, cache, start=5))
-    assert equal(live, state(cache))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("keep", range(1, 7))
+@pytest.mark.parametrize("driver", [False, True])
+def test_a_round_that_is_cut_short_has_the_bits_of_what_was_kept(driver, keep, dtype):
+    """REC-5, WID-4: rounds one behind the other, then a step: their inputs are folded in later."""
+    recur, cache, plain = layer(), cache_of(dtype), cache_of(dtype)
+    given, at = drawn(40, dtype), 4
+    run(recur, cut(given, 0, at), cache)
+    run(recur, cut(given, 0, at), plain)
+
+    def forward(width):
+        if not driver:
+            return run(recur, cut(given, at, at + width), cache, start=at)
+        write, writes = driven(cache, 0, width)
+        outputs = run(recur, cut(given, at, at + width), cache, start=at, writes=writes)
+        cache.put(write.update)
+        return outputs
+
+    for width in (6, 6, 6, 1):
+        kept = min(keep, width)
+        cache.prepare_snapshots(range(at + 1, at + width))
+        outputs = forward(width)
+        taken = cache.take_snapshots()
+        if kept < width:
+            assert cache.restore(taken[kept - 1], at + kept)
+        for step in range(kept):
+            alone = run(recur, cut(given, at + step, at + step + 1), plain, start=at + step)
+            assert torch.equal(alone[0, 0], outputs[0, step])
+        at += kept
+        found = cache.snapshot(0)
+        assert found is not None
+        assert equal(found.state, state(plain, dtype))
 
 
-@pytest.mark.parametrize("length", [6, 40])
-def test_a_driver_may_take_the_inputs_instead_of_states(length):
-    """REC-5, WID-4: a cache that replays them captures the same states to the last bit."""
+def test_a_driver_on_another_device_takes_states():
+    """REC-5, CTR-8: the states at the splits, at one address each, are those that replay gives."""
+    recur, given = layer(), drawn(20)
+    replaying, copying = cache_of(), RecurrentCache(recur.state_shape(), replay=False)
+    for cache in (replaying, copying):
+        run(recur, cut(given, 0, 5), cache)
+        cache.prepare_snapshots([6, 8, 11])
+        write, writes = driven(cache, 0, 6)
+        assert (write.update.inputs is None) == (write.update.end is not None)
+        assert (write.update.inputs is None) == (cache is copying)
+        run(recur, cut(given, 5, 11), cache, start=5, writes=writes)
+        cache.put(write.update)
+    pairs = zip(replaying.take_snapshots(), copying.take_snapshots(), strict=True)
+    for lazy, owned in pairs:
+        assert (lazy.size(), lazy.lazy_bytes()) == (0, owned.size())
+        assert equal(lazy.state, owned.state)
+    assert equal(state(replaying), state(copying))
+
+
+def test_a_forward_that_fails_behind_a_round_leaves_what_was_pending(monkeypatch):
+    """WRT-2, REC-5: it has been folded, and nobody takes that into account."""
     recur, cache, fresh = layer(), cache_of(), cache_of()
+    given = drawn(12)
     for each in (cache, fresh):
-        run(recur, drawn(5), each)
-        each.prepare_snapshots([6, 8])
-    inputs = RecurrentInputs(
-        torch.empty(1, length, CHANNELS),
-        torch.empty(1, length, 2, 5),
-        torch.empty(1, length, 6, 7),
-        torch.empty(1, length, 6),
-        torch.empty(1, length, 6),
-    )
-    given, splits = drawn(length, seed=3), tuple(cache.snapshot_splits(length))
-    end = copied(state(cache))
-    update = RecurrentUpdate(end, (length,), inputs=inputs)
-    write = RecurrentWrite(copied(state(cache)), splits, update)
-    run(recur, given, cache, start=5, writes=(write,))
-    cache.put(update)
-    run(recur, given, fresh, start=5)
+        run(recur, cut(given, 0, 3), each)
+        each.prepare_snapshots([4, 5])
+        run(recur, cut(given, 3, 6), each)
+        kept = each.take_snapshots()
+        assert each.restore(kept[1], 5)
+    cache.prepare_snapshots([6])
+
+    def fails(*_, **__):
+        raise torch.OutOfMemoryError("no memory for the rows")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recurrence, "causal_conv", fails)
+        with pytest.raises(torch.OutOfMemoryError):
+            run(recur, cut(given, 5, 7), cache, start=5)
+    assert cache.offset == 5
+    run(recur, cut(given, 5, 7), cache, start=5)
+    run(recur, cut(given, 5, 7), fresh, start=5)
     assert equal(state(cache), state(fresh))
-    for taken, want in zip(cache.take_snapshots(), fresh.take_snapshots(), strict=True):
-        assert equal(taken.state, want.state)
+
+
+def test_rows_of_another_dtype_or_number_are_refused():
+    """REC-2: and nothing is written."""
+    recur, cache = layer(), cache_of()
+    run(recur, drawn(3), cache)
+    for wrong in (drawn(2, torch.bfloat16), drawn(2, batch=2)):
+        with pytest.raises(AssertionError):
+            run(recur, wrong, cache, start=3)
+        assert cache.offset == 3
+    run(recur, drawn(2), cache, start=3)
+    assert cache.offset == 5

@@ -45,7 +45,5 @@ def test_a_drafts_type_needs_a_draft() -> None:
     """MF-6."""
     assert Quantisation.parse("q4", "Q8", has_draft=True) == Quantisation("int4", "int8")
     assert Quantisation.parse("q4", "", has_draft=False) == Quantisation("int4", "")
-    with pytest.raises(
-        RequestError, match="quantize-draft is int8, and the Modelfile has no DRAFT"
-    ):
+    with pytest.raises(RequestError, match=r"quantize-draft is int8, .* no DRAFT"):
         Quantisation.parse("", "q8", has_draft=False)

@@ -87,7 +87,7 @@ def _stated(tensor: _Tensor, entry: Mapping[str, object]) -> QuantFormat | None:
     if bits is None and mode == "affine":
         return None
     name = next((name for name, size in known.items() if bits in (size, None)), None)
-    if name is None or isinstance(bits, bool):
+    if name is None:
         sizes = " and ".join(map(str, known.values()))
         raise tensor.wrong(f"has {bits!r} bits; served in mode {mode} are {sizes}")
     return _format(tensor, name, entry.get("group_size"))

@@ -52,13 +52,20 @@ float term_at(const FrLinear& w, const uint8_t* terms, int row) {
     return forerun::from_half(half);
 }
 
+// Half a word's nibbles, each in a byte of its own.
+uint32_t apart(uint32_t nibbles) {
+    const uint32_t pairs = (nibbles | nibbles << 8) & 0x00ff00ff;
+    return (pairs | pairs << 4) & 0x0f0f0f0f;
+}
+
+// A word's columns stand together in its row's four bytes of a chunk.
 void pack_group(const FrLinear& w, const uint32_t* words, int row, uint8_t* to) {
-    const int per_word = 32 / w.bits;
-    const uint32_t mask = w.bits == 4 ? 15 : 255;
-    for (int column = 0; column < w.group; ++column) {
-        const uint32_t code = words[column / per_word] >> (column % per_word * w.bits) & mask;
-        const Place place = place_of(w, row, column);
-        to[place.byte] |= uint8_t(place.high ? code << 4 : code);
+    const int count = w.group * w.bits / 32;
+    to += row % kRows * 4;
+    for (int i = 0; i < count; ++i, to += 64) {
+        uint32_t codes = words[i];
+        if (w.bits == 4) codes = apart(codes & 0xffff) | apart(codes >> 16) << 4;
+        for (int byte = 0; byte < 4; ++byte) to[byte] = uint8_t(codes >> 8 * byte);
     }
 }
 
@@ -87,7 +94,10 @@ void fr_pack(const uint32_t* words, const float* scales, const float* zero_terms
              const FrLinear* shape, uint8_t* packed) {
     const FrLinear& w = *shape;
     const int groups = groups_of(w), words_per_group = w.group * w.bits / 32;
-    std::memset(packed, 0, fr_packed_bytes(w.rows, w.columns, w.group, w.bits, w.wide_terms));
+    if (w.rows % kRows) {  // the last block is not full
+        const int64_t block = groups * group_bytes(w);
+        std::memset(packed + w.rows / kRows * block, 0, block);
+    }
     for (int64_t row = 0; row < w.rows; ++row) {
         for (int group = 0; group < groups; ++group) {
             uint8_t* to = packed + group_at(w, int(row), group);

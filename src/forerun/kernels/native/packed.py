@@ -1,14 +1,17 @@
 """Quantised weights in the layout that the C++ kernels read, which is affine."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from forerun.kernels.dequantise.affine_form import as_affine, why_not
 from forerun.kernels.native.library import Library
 from forerun.kernels.native.structs import FrLinear
+from forerun.kernels.native.weight_memory import weight_memory
 from forerun.kernels.operands import AffineWeight, BlockScaledWeight, Quantised, RepackedWeight
 
-ALIGNMENT = 64  # bytes, of a cache line
+Take = Callable[[int], Tensor]  # so many bytes, from the start of a cache line on
 
 
 def unsupported(library: Library, weight: Quantised) -> str | None:
@@ -26,14 +29,14 @@ def unsupported(library: Library, weight: Quantised) -> str | None:
     return None
 
 
-def repacked(loaded: Library, weight: AffineWeight) -> RepackedWeight:
+def repacked(loaded: Library, weight: AffineWeight, take: Take = weight_memory) -> RepackedWeight:
     """The weight in the layout that the kernels read; what it was made from is not kept."""
     scales, zero_terms = _float32(weight.scale), None
     if weight.bias is not None:
         zero_terms = _float32(weight.bias)
     wide = not (_is_half(scales) and (zero_terms is None or _is_half(zero_terms)))
     shape = (weight.out_features, weight.in_features, weight.group, weight.bits)
-    data = _aligned(loaded.packed_bytes(*shape, wide_terms=wide))
+    data = take(loaded.packed_bytes(*shape, wide_terms=wide))
     made, words = RepackedWeight(data, *shape, wide), weight.words.contiguous()
     loaded.pack(
         words.data_ptr(),
@@ -48,10 +51,19 @@ def repacked(loaded: Library, weight: AffineWeight) -> RepackedWeight:
 class PackedLinear:
     """A weight in the layout that the kernels read, and its bias."""
 
-    def __init__(self, loaded: Library, weight: Quantised, bias: Tensor | None = None) -> None:
-        """bias: [out], added to the product; kept in float32."""
+    def __init__(
+        self,
+        loaded: Library,
+        weight: Quantised,
+        bias: Tensor | None = None,
+        take: Take = weight_memory,
+    ) -> None:
+        """
+        bias  [out], added to the product; kept in float32
+        take  gives the memory, where the weight is not in that layout yet
+        """
         if not isinstance(weight, RepackedWeight):
-            weight = repacked(loaded, as_affine(weight))
+            weight = repacked(loaded, as_affine(weight), take)
         self.weight = weight
         self._bias = None if bias is None else _float32(bias)
         self.struct = _struct(weight, self._bias)
@@ -84,10 +96,3 @@ def _float32(terms: Tensor) -> Tensor:
 def _is_half(terms: Tensor) -> bool:
     """Whether half precision holds every one of them."""
     return torch.equal(terms.half().float(), terms)
-
-
-def _aligned(size: int) -> Tensor:
-    """`size` bytes from the start of a cache line on."""
-    memory = torch.empty(size + ALIGNMENT, dtype=torch.uint8)
-    start = -memory.data_ptr() % ALIGNMENT
-    return memory[start : start + size]

@@ -28,6 +28,10 @@ _PARTS = {
     "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
 }
 _NORMS = {
     "gemma3": {
@@ -129,6 +133,20 @@ def interleave(rows: NDArray[Any], heads: int) -> NDArray[Any]:
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
 
 
+def _stacked(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Experts as GGUF files have them: all of a layer's projections in one tensor."""
+    stacks: dict[str, dict[int, NDArray[Any]]] = {}
+    for name, values in tensors.items():
+        path, found, rest = name.partition(".experts.")
+        index, _, part = rest.partition(".")
+        key, expert = (f"{path}.experts.{part}", int(index)) if found else (name, 0)
+        stacks.setdefault(key, {})[expert] = values
+    return {
+        name: np.stack([stack[i] for i in range(len(stack))]) if ".experts." in name else stack[0]
+        for name, stack in stacks.items()
+    }
+
+
 def convert_folder(
     folder: Path,
     path: Path,
@@ -140,7 +158,7 @@ def convert_folder(
     """A checkpoint of float32 safetensors as the GGUF file that llama.cpp's converter writes."""
     config = json.loads((folder / "config.json").read_text())
     tensors: dict[str, tuple[NDArray[Any], GGMLQuantizationType]] = {}
-    for name, values in sorted(load_file(folder / "model.safetensors").items()):
+    for name, values in sorted(_stacked(load_file(folder / "model.safetensors")).items()):
         kind = matrices if values.ndim > 1 else F32
         if architecture == "llama" and ".q_proj." in name:
             values = interleave(values, config["num_attention_heads"])

@@ -124,7 +124,10 @@ def config(**changes: object) -> Break:
 
 
 def written(name: str, text: str) -> Break:
-    return lambda folder: (folder / name).write_text(text) and None
+    def change(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return change
 
 
 def lost_shard(folder: Path) -> None:

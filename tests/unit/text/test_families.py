@@ -76,7 +76,7 @@ def test_a_model_of_no_such_family_is_told_by_its_template(stated):
 
 @pytest.mark.parametrize("stated", [HYBRIDS[1], config("Gemma3ForConditionalGeneration")])
 def test_a_tower_that_is_not_served_is_no_capability(stated):
-    """CAP-1 as decision 0020 reads it, 08 API-17: images to these models are refused."""
+    """CAP-1 as decision 0021 reads it, 08 API-17: images to these models are refused."""
     with_tower = stated | {"vision_config": {"depth": 1}, "has_vision": True, "audio_config": {}}
     assert spoken(with_tower).capabilities == spoken(stated).capabilities
     assert not {"vision", "audio"} & set(spoken(with_tower).capabilities)

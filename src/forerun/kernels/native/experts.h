@@ -159,11 +159,15 @@ private:
         weights[top] = experts_.shared_gate ? sigmoid(logits[count]) : 1.0f;
     }
 
-    // Exponentials of a row's logits relative to the largest, and their sum.
+    // Exponentials of a row's logits relative to the largest, and their sum: NaN where a logit is.
     float soften(const float* logits) const {
         const int count = experts_.count, padded = divided_up(count, kLanes) * kLanes;
         float* likely = at_.own.exponentials;
-        std::memcpy(likely, logits, count * sizeof(float));
+        bool numbers = true;  // the exponential of NaN is 0
+        for (int i = 0; i < count; ++i) {
+            likely[i] = logits[i];
+            numbers &= logits[i] == logits[i];
+        }
         for (int i = count; i < padded; ++i) likely[i] = -kInfinity;
         Floats most = splat(-kInfinity), total = splat(0.0f);
         for (int i = 0; i < padded; i += kLanes) most = larger(load(likely + i), most);
@@ -173,7 +177,7 @@ private:
             store(likely + i, x);
             total = total + x;
         }
-        return lane_sum(total);
+        return numbers ? lane_sum(total) : __builtin_nanf("");
     }
 
     // Every member for itself: slots of pairs, those of one expert side by side.

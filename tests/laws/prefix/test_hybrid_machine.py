@@ -1,5 +1,7 @@
 """Drives a real engine over tiny hybrid models through arbitrary requests; all it knows stays cold.
 
+Of the models one is loaded, with its own head.
+
 After each request the answer is that of the bare model; what the layers hold, what every node of
 the trie has stored and the logits of the next position are those of one cold forward over the same
 tokens (fp32, 1e-5 of each tensor's scale). Token ids are compared where no two logits are as near
@@ -18,9 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 from torch import Tensor
 
-from fixtures.hybrid import KINDS, HybridModel, Kind, hybrid_model, loaded_hybrid
+from fixtures.hybrid import KINDS, loaded_hybrid
 from fixtures.hybrid_reference import OPTIONS, assert_holds, continued
 from fixtures.prefix_invariants import below, check, check_within_budget, rows_of, tokens_to
+from fixtures.real_hybrid import Layout, model_of
 from fixtures.toy import GREEDY, ListSink
 from forerun.cache.kv import KVCache
 from forerun.cache.recurrent import RecurrentCache
@@ -29,6 +32,7 @@ from forerun.cache.rotating import RotatingCache
 from forerun.cache.snapshots import RowSnapshot
 from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache, Snapshot
+from forerun.contract.model import TargetModel
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.prefix.captures import CaptureRule
@@ -37,10 +41,11 @@ from forerun.prefix.trie import Node
 NEAR = 1e-4  # of two logits: the next token depends on the order of additions
 LONGEST = 60  # tokens of a prompt
 TEXT = st.lists(st.integers(0, 2), min_size=1, max_size=9)
-LAYOUTS: list[tuple[Kind, ...]] = [
+LAYOUTS: list[Layout] = [
     KINDS,
     ("recurrent", "full", "recurrent", "full"),
     ("sliding", "full"),
+    "qwen3_5",
 ]
 
 
@@ -53,7 +58,7 @@ class HybridLaws(RuleBasedStateMachine):
         interval=st.sampled_from([6, 8192]),
     )
     def load(self, kinds, look_ahead_keys, chunk, budget, interval):
-        self.model: HybridModel = hybrid_model(kinds)
+        self.layout, self.model = kinds, model_of(kinds)
         self.loaded = loaded_hybrid(
             self.model,
             look_ahead_keys=look_ahead_keys,
@@ -122,7 +127,7 @@ class HybridLaws(RuleBasedStateMachine):
             node = node.parent
 
     def cold_layers(self, tokens: tuple[int, ...]) -> "Cold":
-        return cold(self.model.kinds, tokens, self.look_ahead)
+        return cold(self.layout, tokens, self.look_ahead)
 
     def next_logits_are_cold(self, sequence: list[int]) -> None:
         """On a copy of the caches, as recurrent layers cannot take a token back."""
@@ -138,7 +143,7 @@ class HybridLaws(RuleBasedStateMachine):
 class Cold:
     """All layers after one forward over `tokens`; of a whole state, what it was after each."""
 
-    def __init__(self, model: HybridModel, tokens: tuple[int, ...], look_ahead: int) -> None:
+    def __init__(self, model: TargetModel, tokens: tuple[int, ...], look_ahead: int) -> None:
         device, count = model.facts.device, len(tokens) - look_ahead
         targets = model.new_caches(OPTIONS)
         for layer in targets:
@@ -178,8 +183,8 @@ def contents(snapshot: Snapshot | None) -> list[Tensor]:
 
 
 @cache
-def cold(kinds: tuple[Kind, ...], tokens: tuple[int, ...], look_ahead: int) -> Cold:
-    return Cold(hybrid_model(kinds), tokens, look_ahead)
+def cold(layout: Layout, tokens: tuple[int, ...], look_ahead: int) -> Cold:
+    return Cold(model_of(layout), tokens, look_ahead)
 
 
 def run(examples: int, steps: int) -> None:

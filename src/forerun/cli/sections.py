@@ -55,6 +55,7 @@ def _info(model: StoredModel) -> list[list[str]]:
         ["size", format_bytes(model.manifest.size)],
         ["digest", str(model.digest).partition(":")[2][:12]],
         ["capabilities", ", ".join(stated.capabilities) or NOTHING],
+        ["parser", stated.parser or "by its template"],
         ["system prompt", _first_line(model.system) or NOTHING],
     ]
     rows += [

@@ -10,6 +10,7 @@ from forerun.base.errors import RequestError
 from forerun.importer.create import create
 from forerun.importer.progress import Reporter
 from forerun.protocol.imports import CreateRequest
+from forerun.store.modelfile import format_modelfile
 from forerun.store.names import ModelName
 
 THINKS = "TEMPLATE {{ messages[0].content }}<think>\n"
@@ -92,3 +93,15 @@ def test_what_a_base_says_because_of_its_template_goes_with_it(store, tmp_path):
     assert recorded(made(store, "changed", "stated", coder)) == (*("qwen3-coder", "drawn", able),)
     made(store, "fixed", folder, "PARSER hermes\n" + thinker)
     assert recorded(made(store, "kept", "fixed", coder)) == ("hermes", "qwen3-coder", able)
+
+
+def test_the_modelfile_that_show_writes_makes_the_same_model(store, tmp_path):
+    """08 API-2, 07 CAP-1, CAP-3: the parser in it claims nothing that the first model did not."""
+    folder = tiny_folder(tmp_path / "checkpoint", "qwen3")
+    first = made(store, "first-of-all", folder)
+    text = format_modelfile(store.get(ModelName.parse("first-of-all")))
+    assert "PARSER qwen3" in text
+    _, _, lines = text.partition("FROM ")
+    _, _, lines = lines.partition("\n")
+    assert recorded(made(store, "second-of-all", "first-of-all", lines)) == recorded(first)
+    assert recorded(made(store, "third-of-all", folder, lines)) == recorded(first)

@@ -98,10 +98,11 @@ def test_a_template_that_cuts_thinking_off_is_of_a_model_that_thinks(template, t
 
 
 def test_a_modelfile_goes_before_the_family():
-    """CAP-3; its word for a parser is its word for thinking, too (CAP-1)."""
+    """CAP-3; a parser that is not the family's own is its word for thinking, too (CAP-1)."""
     stated = config("Qwen3ForCausalLM")
-    named = spoken(stated, PLAIN, parser="qwen3", renderer="drawn")
-    assert named == Speech("qwen3", "drawn", ALL)
+    named = spoken(stated, PLAIN, parser="qwen3.5", renderer="drawn")
+    assert named == Speech("qwen3.5", "drawn", ALL)
+    assert spoken(stated, PLAIN, parser="qwen3", renderer="qwen3") == spoken(stated, PLAIN)
     assert spoken(HYBRIDS[0], THINKING, parser="hermes") == Speech("hermes", "qwen3.5", ALL[:2])
     with pytest.raises(RequestError, match="PARSER is 'mine'"):
         spoken(stated, parser="mine")

@@ -57,8 +57,8 @@ def speech_of(
 ) -> Speech:
     """What is recorded of a new model.
 
-    A parser that a Modelfile names is its word for thinking. One that goes by the family's name
-    alone is not: Qwen 3 comes as models that think and as models that do not.
+    A parser that a Modelfile names is its word for thinking. The family's own is not, which `show`
+    writes into every Modelfile: Qwen 3 comes as models that think and as models that do not.
 
     parser, renderer  what the Modelfile says, "" for nothing
 
@@ -66,7 +66,8 @@ def speech_of(
     """
     family = family_of(config, templates)
     able = capabilities(templates, parser or family.parser)
-    if not (parser or family.thinking or thinks(templates)):
+    stated = parser not in ("", family.parser)
+    if not (stated or family.thinking or thinks(templates)):
         able = tuple(each for each in able if each != THINKING)
     return Speech(parser or family.parser, renderer or family.renderer, able)
 

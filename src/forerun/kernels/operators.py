@@ -18,7 +18,7 @@ from torch.library import custom_op
 
 from forerun.kernels.dense_layer import native as native_layer
 from forerun.kernels.dense_layer import reference
-from forerun.kernels.dense_layer.native import ACTIVATIONS, NativeLayers
+from forerun.kernels.dense_layer.native import ACTIVATIONS, AttentionLayer, NativeLayers
 from forerun.kernels.dense_layer.reference import Place
 from forerun.kernels.layer_operands import AttentionOperands, LayerOperands, MlpOperands
 from forerun.kernels.linear_affine import native as native_linear
@@ -155,9 +155,9 @@ def _dense_layer(
     kernels = NativeLayers([layer], keys.dtype, threads)
     cosines, sines = turns
     kernels.enter(stream, at.width, [(cosines.data_ptr(), sines.data_ptr())])
-    kernels.layers[0].place(
-        keys, values, first_row=first_row, live=live, first_position=first_position
-    )
+    (kernel,) = kernels.layers
+    assert isinstance(kernel, AttentionLayer), "it was made of one"
+    kernel.place(keys, values, first_row=first_row, live=live, first_position=first_position)
     kernels.run(0, 1)
     return None
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from forerun.base.logs import logger
 from forerun.kernels.dense_layer import native as native_layer
-from forerun.kernels.dense_layer.native import NativeLayer, NativeLayers
+from forerun.kernels.dense_layer.native import AttentionLayer, DeltaLayer, NativeLayers
 from forerun.kernels.layer_operands import LayerOperands
 from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine import torch_int4
@@ -32,10 +32,11 @@ from forerun.kernels.rms_norm import layer_norm_form
 from forerun.kernels.rms_norm.reference import ReferenceRmsNorm
 
 __all__ = [
+    "AttentionLayer",
+    "DeltaLayer",
     "KernelChoice",
     "LinearKernel",
     "NativeHead",
-    "NativeLayer",
     "NativeLayers",
     "RmsNormKernel",
     "beside",

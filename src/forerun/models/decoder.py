@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from forerun.base.errors import LoadError
+from forerun.cache.places import reference_fold
 from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache
 from forerun.contract.model import Best, CacheOptions, Caches, DraftModel, Forward, ModelFacts
+from forerun.contract.recurrence import Fold
 from forerun.models.blocks import Block, Held
 from forerun.models.layer_caches import NewCache
 from forerun.nn.dense_layer import Streams
@@ -39,6 +41,11 @@ class Stack(Held, Protocol):
         """Whether the products of the layers run on threads that are not torch's."""
         ...
 
+    @property
+    def fold(self) -> Fold:
+        """What caches fold inputs into recurrent states with: as the layers do, bit for bit."""
+        ...
+
     def __call__(
         self,
         x: Tensor,
@@ -61,6 +68,7 @@ class Blocks:
         self, blocks: Sequence[Block], dtype: torch.dtype, *, own_threads: bool = False
     ) -> None:
         self._blocks, self.stream, self.own_threads = tuple(blocks), dtype, own_threads
+        self.fold: Fold = reference_fold
 
     def __call__(
         self,

@@ -264,10 +264,10 @@ class DecoderBuilder:
         blocks = [self.block(layer) for layer in layers]
         return Blocks(blocks, placement.dtype, own_threads=own_threads)
 
-    def caches(self, layers: Sequence[LayerWeights], stream: torch.dtype) -> list[NewCache]:
-        """What makes the cache of each of `layers`, which compute in `stream`."""
+    def caches(self, layers: Sequence[LayerWeights], stack: Stack) -> list[NewCache]:
+        """What makes the cache of each of `layers`, of which the stack is made."""
         placement = self.weights.placement
-        storage = Storage(placement.dtype, stream, placement.device)
+        storage = Storage(placement.dtype, stack.stream, placement.device, stack.fold)
         return [storage.of(layer.mixer) for layer in layers]
 
     def model(
@@ -296,7 +296,7 @@ class DecoderBuilder:
         return Parts(
             embedding,
             stack,
-            self.caches(layers, stack.stream),
+            self.caches(layers, stack),
             [Rope(rope, placement.device) for rope in ropes],
             self._final_norm(uniform=stack.own_threads),
             unembedding,

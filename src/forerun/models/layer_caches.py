@@ -11,7 +11,7 @@ from forerun.cache.rotating import RotatingCache
 from forerun.cache.rows import RowShape
 from forerun.contract.cache import LayerCache
 from forerun.contract.model import CacheOptions
-from forerun.contract.recurrence import StateShape
+from forerun.contract.recurrence import Fold, StateShape
 from forerun.nn.layer_weights import AttentionWeights, DeltaWeights
 
 NewCache = Callable[[CacheOptions], LayerCache]
@@ -24,6 +24,7 @@ class Storage:
     dtype: torch.dtype  # of keys and values
     stream: torch.dtype  # of what layers compute in, and so of raw rows of a convolution
     device: torch.device
+    fold: Fold  # of inputs into a recurrent state
 
     def of(self, mixer: AttentionWeights | DeltaWeights) -> NewCache:
         """Makes a layer's cache. Looks at sizes alone, so that weights may be taken meanwhile."""
@@ -48,4 +49,5 @@ class Storage:
             device=self.device,
             dtype=self.stream,
         )
-        return lambda _: RecurrentCache(shape)
+        fold = self.fold
+        return lambda _: RecurrentCache(shape, fold)

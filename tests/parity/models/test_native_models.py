@@ -17,7 +17,7 @@ from forerun.contract.cache import AttentionCache
 from forerun.contract.history import History, Write
 from forerun.contract.model import CacheOptions, Caches, SharedTables, TappedModel, TargetModel
 from forerun.kernels import select
-from forerun.kernels.dense_layer.native import NativeLayer, NativeLayers
+from forerun.kernels.dense_layer.native import AttentionLayer, NativeLayers
 
 FAMILIES: tuple[Family, ...] = ("llama", "qwen3", "gemma3")
 WINDOW = 8  # of tiny gemma3
@@ -282,7 +282,7 @@ def test_a_forward_that_breaks_off_leaves_no_write_open(
     def breaking(*_: object, **__: object) -> None:
         raise MemoryError
 
-    for broken in (NativeLayers.run, NativeLayer.place):
+    for broken in (NativeLayers.run, AttentionLayer.place):
         with monkeypatch.context() as patch:
             patch.setattr(f"forerun.kernels.dense_layer.native.{broken.__qualname__}", breaking)
             with pytest.raises(MemoryError):

@@ -1,4 +1,4 @@
-"""A decoder layer in one C++ call: a team of threads goes through it without coming back.
+"""Decoder layers in one C++ call: a team of threads goes through them without coming back.
 
 The residual stream is float32. Activations of products are rounded to sixteen bits, with one scale
 a row; keys and values to the dtype of their buffers. Weights are exact. A row's result depends on
@@ -7,16 +7,26 @@ a history came to be, so that chunks of any size give equal bits.
 """
 
 from collections.abc import Callable, Sequence
-from ctypes import addressof, sizeof
+from ctypes import addressof, pointer, sizeof
 from weakref import ref
 
 import torch
 from torch import Tensor
 
-from forerun.kernels.layer_operands import AttentionOperands, LayerOperands, MlpOperands
+from forerun.kernels.experts import native as experts
+from forerun.kernels.experts.native import NativeExperts
+from forerun.kernels.gated_delta import native as gated_delta
+from forerun.kernels.gated_delta.native import DeltaPlaces, NativeFold, Write
+from forerun.kernels.layer_operands import (
+    AttentionOperands,
+    DeltaOperands,
+    ExpertOperands,
+    LayerOperands,
+    MlpOperands,
+)
 from forerun.kernels.native import library
 from forerun.kernels.native.library import Library
-from forerun.kernels.native.packed import PackedLinear, unsupported
+from forerun.kernels.native.packed import Kept, unsupported
 from forerun.kernels.native.scratch import Scratch
 from forerun.kernels.native.structs import FrLayer, FrLinear, FrPass, FrStep
 
@@ -30,70 +40,94 @@ def why_not(layer: LayerOperands, dtype: torch.dtype) -> str | None:
     loaded = library.load()
     if loaded is None:
         return library.why_not()
-    if dtype not in CACHE_DTYPES:
-        return f"keys and values are {dtype}"
-    mixer, mlp = layer.mixer, layer.feed_forward
-    if not isinstance(mixer, AttentionOperands) or not isinstance(mlp, MlpOperands):
-        return "layers are not of attention and an MLP"
-    if mixer.head_dim % HEAD_MULTIPLE:
-        return f"heads are {mixer.head_dim} wide, which is no multiple of {HEAD_MULTIPLE}"
-    if mlp.activation not in ACTIVATIONS:
-        return f"the activation is {mlp.activation}"
-    if len(mixer.qkv) > len(FrLayer().qkv):
-        return f"queries, keys and values are in {len(mixer.qkv)} parts"
-    for part in layer.linears:
-        reason = unsupported(loaded, part.weight)
+    reasons = (
+        _why_no_mixer(layer.mixer, dtype),
+        _why_no_feed_forward(layer.feed_forward),
+        *(unsupported(loaded, part.weight) for part in layer.linears),
+    )
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _why_no_mixer(mixer: AttentionOperands | DeltaOperands, dtype: torch.dtype) -> str | None:
+    if isinstance(mixer, DeltaOperands):
+        return gated_delta.why_not(mixer)
+    return _why_no_attention(mixer, dtype)
+
+
+def _why_no_feed_forward(part: MlpOperands | ExpertOperands) -> str | None:
+    if isinstance(part, ExpertOperands):
+        reason = experts.why_not(part)
         if reason is not None:
             return reason
+    activation = _activation(part)
+    return None if activation in ACTIVATIONS else f"the activation is {activation}"
+
+
+def _activation(part: MlpOperands | ExpertOperands) -> str:
+    return part.activation if isinstance(part, MlpOperands) else part.experts[0].activation
+
+
+def _why_no_attention(mixer: AttentionOperands, dtype: torch.dtype) -> str | None:
+    if dtype not in CACHE_DTYPES:
+        return f"keys and values are {dtype}"
+    if mixer.head_dim % HEAD_MULTIPLE:
+        return f"heads are {mixer.head_dim} wide, which is no multiple of {HEAD_MULTIPLE}"
+    if len(mixer.qkv) > len(FrLayer().qkv):
+        return f"queries, keys and values are in {len(mixer.qkv)} parts"
     return None
 
 
 class NativeLayer:
     """Holds the repacked weights; those it was made of are not kept."""
 
-    def __init__(self, layer: LayerOperands, loaded: Library, step: FrStep) -> None:
-        """step: of the next runs, which `place` fills"""
-        mixer, mlp = layer.mixer, layer.feed_forward
-        assert isinstance(mixer, AttentionOperands), "`why_not` has been asked"
-        assert isinstance(mlp, MlpOperands), "`why_not` has been asked"
-        packed = [PackedLinear(loaded, part.weight, part.bias) for part in layer.linears]
-        norms = {
-            name: None if factors is None else factors.contiguous()
-            for name, factors in (
-                ("input_norm", layer.input_norm),
-                ("query_norm", mixer.query_norm),
-                ("key_norm", mixer.key_norm),
-                ("attended_norm", layer.attended_norm),
-                ("mlp_norm", layer.mlp_norm),
-                ("output_norm", layer.output_norm),
-                ("token_norm", layer.token_norm),
-            )
-        }
-        assert all(norm is None or norm.dtype == torch.float32 for norm in norms.values())
-        self._kept = (packed, norms)  # the struct has their addresses
-        *mixing, output, gate, up, down = (part.struct for part in packed)
-        qkv, output_gate = mixing[: len(mixer.qkv)], mixing[len(mixer.qkv) :]
+    def __init__(self, layer: LayerOperands, loaded: Library) -> None:
+        self._kept = kept = Kept(loaded)
+        self._experts: NativeExperts | None = None
         self.struct = FrLayer(
-            qkv=(FrLinear * 3)(*qkv),
-            output=output,
-            gate=gate,
-            up=up,
-            down=down,
+            input_norm=kept.address(layer.input_norm),
+            attended_norm=kept.address(layer.attended_norm),
+            mlp_norm=kept.address(layer.mlp_norm),
+            output_norm=kept.address(layer.output_norm),
+            token_norm=kept.address(layer.token_norm),
+            output=kept.linear(layer.output),
             epsilon=layer.epsilon,
-            attention_scale=mixer.scale,
             hidden=layer.input_norm.shape[0],
-            inner=gate.rows,
-            heads=mixer.heads,
-            kv_heads=mixer.kv_heads,
-            head_dim=mixer.head_dim,
-            activation=ACTIVATIONS[mlp.activation],
-            window=mixer.window or 0,
+            activation=ACTIVATIONS[_activation(layer.feed_forward)],
             normed_residual=int(layer.normed_residual),
-            rotary_dim=mixer.rotary_dim or 0,
-            output_gate=output_gate[0] if output_gate else FrLinear(),
-            **{name: norm.data_ptr() for name, norm in norms.items() if norm is not None},
         )
-        assert loaded.layer_supported(self.struct)
+        self._feed_forward(layer.feed_forward, loaded)
+
+    @property
+    def nbytes(self) -> int:
+        return self._kept.nbytes + (0 if self._experts is None else self._experts.nbytes)
+
+    def _feed_forward(self, part: MlpOperands | ExpertOperands, loaded: Library) -> None:
+        struct, kept = self.struct, self._kept
+        if isinstance(part, ExpertOperands):
+            self._experts = NativeExperts(loaded, part)
+            struct.experts = pointer(self._experts.struct)
+            return
+        struct.gate, struct.up, struct.down = map(kept.linear, (part.gate, part.up, part.down))
+        struct.inner = part.gate.weight.out_features
+
+
+class AttentionLayer(NativeLayer):
+    """Causal attention over a cache's rows."""
+
+    def __init__(
+        self, layer: LayerOperands, mixer: AttentionOperands, loaded: Library, step: FrStep
+    ) -> None:
+        """step: of the next runs, which `place` fills"""
+        super().__init__(layer, loaded)
+        struct, kept = self.struct, self._kept
+        struct.query_norm = kept.address(mixer.query_norm)
+        struct.key_norm = kept.address(mixer.key_norm)
+        struct.qkv = (FrLinear * 3)(*(kept.linear(part) for part in mixer.qkv))
+        struct.output_gate = kept.linear(mixer.gate)
+        struct.attention_scale, struct.window = mixer.scale, mixer.window or 0
+        struct.heads, struct.kv_heads = mixer.heads, mixer.kv_heads
+        struct.head_dim, struct.rotary_dim = mixer.head_dim, mixer.rotary_dim or 0
+        assert loaded.layer_supported(struct)
         self._step = step
         self._keys: Callable[[], Tensor | None] = _nothing  # those whose addresses the step has
         self._values: Callable[[], Tensor | None] = _nothing
@@ -114,12 +148,6 @@ class NativeLayer:
         step = self._step
         step.first_row, step.live, step.first_position = first_row, live, first_position
 
-    @property
-    def nbytes(self) -> int:
-        packed, norms = self._kept
-        held = sum(norm.nbytes for norm in norms.values() if norm is not None)
-        return held + sum(part.nbytes for part in packed)
-
     def _find(self, keys: Tensor, values: Tensor) -> None:
         """A tensor keeps its address, and those of a cache are the same at most steps."""
         step = self._step
@@ -129,6 +157,24 @@ class NativeLayer:
         self._keys, self._values = ref(keys), ref(values)
 
 
+class DeltaLayer(NativeLayer):
+    """A gated-delta layer over a cache's states."""
+
+    def __init__(
+        self, layer: LayerOperands, mixer: DeltaOperands, loaded: Library, step: FrStep
+    ) -> None:
+        """step: of the next runs"""
+        super().__init__(layer, loaded)
+        self._places = DeltaPlaces(mixer, self._kept)
+        self.struct.delta = pointer(self._places.struct)
+        assert loaded.layer_supported(self.struct)
+        step.delta = pointer(self._places.step)
+
+    def place(self, write: Write) -> None:
+        """Say what the next run reads and fills; the caller keeps all of it alive until then."""
+        self._places.place(write)
+
+
 class NativeLayers:
     """The layers of one model, which work in the same memory: one thread runs them."""
 
@@ -136,6 +182,7 @@ class NativeLayers:
         loaded = library.load()
         assert loaded is not None, library.why_not()
         self._library, self._team, self._scratch = loaded, loaded.team(threads), Scratch()
+        self.fold = NativeFold(threads)  # as gated-delta layers take steps, to the last bit
         ropes = [_rope(layer) for layer in layers]
         self._passes = [FrPass() for _ in range(1 + max(ropes))]
         bfloat16 = int(dtype == torch.bfloat16)
@@ -143,8 +190,7 @@ class NativeLayers:
             *(FrStep(addressof(self._passes[rope]), bfloat16=bfloat16) for rope in ropes)
         )
         self.layers = [
-            NativeLayer(layer, loaded, step)
-            for layer, step in zip(layers, self._steps, strict=True)
+            _layer(layer, loaded, step) for layer, step in zip(layers, self._steps, strict=True)
         ]
         self._structs = (FrLayer * len(layers))(*(layer.struct for layer in self.layers))
         self._widest = 0
@@ -196,3 +242,10 @@ def _nothing() -> None:
 
 def _rope(layer: LayerOperands) -> int:
     return layer.mixer.rope if isinstance(layer.mixer, AttentionOperands) else 0
+
+
+def _layer(layer: LayerOperands, loaded: Library, step: FrStep) -> AttentionLayer | DeltaLayer:
+    mixer = layer.mixer
+    if isinstance(mixer, DeltaOperands):
+        return DeltaLayer(layer, mixer, loaded, step)
+    return AttentionLayer(layer, mixer, loaded, step)

@@ -52,9 +52,8 @@ def dense_layer(
     rows    keys and values [kv_heads, capacity, head_dim]
     tokens  [width, hidden] float32, of a layer that reads them beside the stream
     """
-    mixer, mlp = layer.mixer, layer.feed_forward
+    mixer = layer.mixer
     assert isinstance(mixer, AttentionOperands), "this is a layer of attention"
-    assert isinstance(mlp, MlpOperands), "and of an MLP"
     into = rms_norm(stream, layer.input_norm, layer.epsilon)
     if layer.normed_residual:
         stream.copy_(into)
@@ -69,8 +68,19 @@ def dense_layer(
     attended = _attended(mixer, queries, keys, values)
     if mixer.gate is not None:
         attended *= product(mixer.gate, into).sigmoid()
-    attended = product(layer.output, attended)
-    stream += _outer_norm(layer, layer.attended_norm, attended)
+    add_mixed(layer, stream, attended, product)
+    feed_forward(layer, stream, product)
+
+
+def add_mixed(layer: LayerOperands, stream: Tensor, mixed: Tensor, product: Product) -> None:
+    """Add to the stream what the output projection makes of [width, mixed] rows."""
+    stream += _outer_norm(layer, layer.attended_norm, product(layer.output, mixed))
+
+
+def feed_forward(layer: LayerOperands, stream: Tensor, product: Product) -> None:
+    """Add to the stream what the MLP makes of it."""
+    mlp = layer.feed_forward
+    assert isinstance(mlp, MlpOperands), "this layer has an MLP"
     into = rms_norm(stream, layer.mlp_norm, layer.epsilon)
     gate, up = product(mlp.gate, into), product(mlp.up, into)
     tanh = mlp.activation == "gelu_pytorch_tanh"

@@ -89,6 +89,15 @@ struct FrDeltaStep {
     int32_t split_count;
 };
 
+// A delta state after some steps more.
+struct FrDeltaFold {
+    const float* state;  // [value_heads, value_dim, key_dim]
+    float* folded;       // the same
+    FrDeltaRows rows;    // of which `raw` is not read
+    int32_t count;       // steps, of one at least
+    int32_t key_heads, value_heads, key_dim, value_dim;
+};
+
 // What a layer does with the rows that pass: where they go, and the history that they see.
 struct FrStep {
     const FrPass* rows;
@@ -140,6 +149,11 @@ int64_t fr_layer_scratch(const FrLayer* layer, int32_t width, int32_t threads);
 // `count` layers one after the other, as many steps. scratch: what the neediest of them takes.
 void fr_layers(FrTeam* team, const FrLayer* layers, const FrStep* steps, int32_t count,
                void* scratch);
+
+// To the last bit what layers make of the same steps.
+int32_t fr_delta_fold_supported(const FrDeltaFold* fold);
+int64_t fr_delta_fold_scratch(const FrDeltaFold* fold, int32_t threads);
+void fr_delta_fold(FrTeam* team, const FrDeltaFold* fold, void* scratch);
 
 // logits [width, rows] or null; the `top` largest of each row by value, then by smaller id, into
 // ids and values [width, top]. Where there are fewer numbers than that, ids are -1.

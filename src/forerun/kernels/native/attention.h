@@ -32,11 +32,6 @@ struct Item {
     int kv_head, first_row, rows;
 };
 
-template <int count>
-struct Size {
-    static constexpr int size = count;
-};
-
 inline Floats load_element(const void* base, int64_t at, int bfloat16) {
     if (bfloat16) return load_bfloat16(static_cast<const uint16_t*>(base) + at);
     return load(static_cast<const float*>(base) + at);
@@ -198,8 +193,8 @@ inline void blend(const Tile<count>& tile, const float (*weights)[kBlock], const
 }
 
 template <int count>
-inline void see_tile(const History& h, const Item& item, int query, int start, const Own& own,
-                     const Seen& to) {
+inline void see_tile(const History& h, const Item& item, int query, int start,
+                     const OwnAttention& own, const Seen& to) {
     alignas(64) float scores[count][kBlock];
     Tile<count> tile(h, item, query, start, to);
     const int dim = h.layer.head_dim, bfloat16 = h.step.bfloat16;
@@ -223,7 +218,7 @@ inline void see_tile(const History& h, const Item& item, int query, int start, c
 }
 
 // What the item's queries see of the block that starts at position `start`.
-inline void see_block(const History& h, const Item& item, int start, const Own& own,
+inline void see_block(const History& h, const Item& item, int start, const OwnAttention& own,
                       const Seen& to) {
     const int first = h.first_query + item.first_row, last = first + item.rows - 1;
     const int low = most_of(h.low(first), start), high = least(last + 1, start + kBlock);
@@ -281,7 +276,7 @@ inline void finish(const Seen& seen, float* to) {
 inline int first_block(const History& h, int row) { return h.low(h.first_query + row) / kBlock; }
 
 // Attention of one item, all blocks of its history in order.
-inline void attend_item(const History& h, const Item& item, const Own& own, float* out) {
+inline void attend_item(const History& h, const Item& item, const OwnAttention& own, float* out) {
     const int group = h.group(), queries = item.rows * group, dim = h.layer.head_dim;
     const int last = h.first_query + item.first_row + item.rows - 1;
     forget(own.running, queries);

@@ -91,6 +91,25 @@ bool supported(const FrExperts& experts) {
     return experts.top > 0 && experts.top <= experts.count;
 }
 
+bool is_state(int key_heads, int value_heads, int key_dim, int value_dim) {
+    return key_heads > 0 && value_heads > 0 && value_heads % key_heads == 0 && key_dim > 0 &&
+           key_dim % 16 == 0 && key_dim <= kMostKeyDim && value_dim > 0 && value_dim % 16 == 0;
+}
+
+bool mixes(const FrLayer& layer) {
+    const FrDelta& delta = *layer.delta;
+    int rows = 0;
+    for (const FrLinear& part : delta.inputs) {
+        if (part.rows && !supported(part)) return false;
+        rows += part.rows;
+    }
+    return is_state(delta.key_heads, delta.value_heads, delta.key_dim, delta.value_dim) &&
+           delta.taps >= 2 && delta.taps <= kMostTaps &&
+           rows == channels_of(delta) + mixed_columns(layer) &&
+           layer.output.columns == mixed_columns(layer) && !layer.token_norm &&
+           !layer.normed_residual;
+}
+
 bool attends(const FrLayer& layer) {
     const int turned = rotary_dim(layer), gates = layer.output_gate.rows;
     return layer.head_dim % 32 == 0 && layer.heads % layer.kv_heads == 0 && turned > 0 &&
@@ -148,7 +167,7 @@ int32_t fr_layer_supported(const FrLayer* layer) {
     for (const FrLinear* w : weights)
         if (w->rows && !fr_linear_supported(w->columns, w->group, w->bits)) return 0;
     if (layer->experts && !supported(*layer->experts)) return 0;
-    return attends(*layer);
+    return layer->delta ? mixes(*layer) : attends(*layer);
 }
 
 int64_t fr_layer_scratch(const FrLayer* layer, int32_t width, int32_t threads) {
@@ -167,6 +186,22 @@ void fr_layers(FrTeam* team, const FrLayer* layers, const FrStep* steps, int32_t
         in_every_member(
             team, [&](Team& all, int member) { team->kernels.layers(all, member, call); });
     }
+}
+
+int32_t fr_delta_fold_supported(const FrDeltaFold* fold) {
+    return is_state(fold->key_heads, fold->value_heads, fold->key_dim, fold->value_dim) &&
+           fold->count > 0;
+}
+
+int64_t fr_delta_fold_scratch(const FrDeltaFold* fold, int32_t threads) {
+    Memory memory(nullptr);
+    divide_fold(memory, fold->key_dim, 0, threads);
+    return memory.bytes();
+}
+
+void fr_delta_fold(FrTeam* team, const FrDeltaFold* fold, void* scratch) {
+    const forerun::FoldCall call{fold, scratch};
+    in_every_member(team, [&](Team& all, int member) { team->kernels.fold(all, member, call); });
 }
 
 int64_t fr_head_scratch(int32_t columns, int32_t width, int32_t top, int32_t threads) {

@@ -12,20 +12,6 @@ namespace {
 
 constexpr int kScored = 4;  // experts whose products with a row are made together
 
-// x [size] times as many rows of weights. A sum's order does not depend on `count`.
-template <int count>
-inline void dots(const float* x, const float* weights, int size, float* to) {
-    Floats sums[count];
-    for (int k = 0; k < count; ++k) sums[k] = splat(0.0f);
-    for (int i = 0; i < size; i += kLanes) {
-        const Floats v = load(x + i);
-#pragma GCC unroll 4
-        for (int k = 0; k < count; ++k)
-            sums[k] = fma(v, load(weights + int64_t(k) * size + i), sums[k]);
-    }
-    for (int k = 0; k < count; ++k) to[k] = lane_sum(sums[k]);
-}
-
 inline float sigmoid(float x) {
     float lanes[kLanes];
     store(lanes, exponential(splat(-x)));

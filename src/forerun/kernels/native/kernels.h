@@ -33,6 +33,10 @@ void run_layers(forerun::Team& team, int member, const forerun::LayersCall& call
         LayerPass(team, member, call.layers[at], call.steps[at], call.scratch).run();
 }
 
+void run_fold(forerun::Team& team, int member, const forerun::FoldCall& call) {
+    fold_pass(*call.fold, member, team.active(), call.scratch);
+}
+
 void run_head(forerun::Team& team, int member, const forerun::HeadCall& call) {
     const HeadJob job{*call.head, call.x, call.width, call.logits, call.ids, call.values, call.top};
     head_pass(team, member, job, call.scratch);

@@ -4,6 +4,6 @@
 
 namespace forerun {
 
-const Kernels avx512_kernels = {"avx512", run_linear, run_layers, run_head};
+const Kernels avx512_kernels = {"avx512", run_linear, run_layers, run_fold, run_head};
 
 }  // namespace forerun

@@ -4,6 +4,6 @@
 
 namespace forerun {
 
-const Kernels neon_kernels = {"neon", run_linear, run_layers, run_head};
+const Kernels neon_kernels = {"neon", run_linear, run_layers, run_fold, run_head};
 
 }  // namespace forerun

@@ -4,6 +4,6 @@
 
 namespace forerun {
 
-const Kernels scalar_kernels = {"scalar", run_linear, run_layers, run_head};
+const Kernels scalar_kernels = {"scalar", run_linear, run_layers, run_fold, run_head};
 
 }  // namespace forerun

@@ -1,6 +1,7 @@
 // One decoder layer: phases that every member runs side by side, with barriers between them.
 #pragma once
 #include "attention.h"
+#include "delta.h"
 #include "experts.h"
 #include "team.h"
 
@@ -16,7 +17,7 @@ public:
           layer_(layer),
           step_(step),
           pass_(*step.rows),
-          columns_(layer.heads * layer.head_dim),
+          columns_(mixed_columns(layer)),
           qkv_columns_((layer.heads + 2 * layer.kv_heads) * layer.head_dim) {
         Memory memory(scratch);
         at_ = divide(memory, layer, pass_.width, member, members_);
@@ -26,7 +27,10 @@ public:
         for (first_ = 0; first_ < pass_.width; first_ += kChunk) {
             rows_ = least(pass_.width - first_, kChunk);
             stream_ = pass_.stream + int64_t(first_) * layer_.hidden;
-            attention();
+            if (layer_.delta)
+                delta();
+            else
+                attention();
             if (layer_.experts)
                 experts_pass(team_, member_, layer_, stream_, rows_, at_.experts);
             else
@@ -50,11 +54,18 @@ private:
     }
 
     Quantised normed_stream(const float* weight) {
+        return normed_stream(weight, [](int) {});
+    }
+
+    // Calls look(row) for each row that stands normed in `own.row`.
+    template <class Look>
+    Quantised normed_stream(const float* weight, Look look) {
         const int hidden = layer_.hidden;
         const Quantised own = narrowed(at_.own.stream, hidden), all = narrowed(at_.stream, hidden);
         return prepare(own, all, [&](int row, const Quantised& to) {
             norm(stream_ + int64_t(row) * hidden, weight, hidden, layer_.epsilon, at_.own.row);
             quantise(at_.own.row, to, row);
+            look(row);
         });
     }
 
@@ -102,8 +113,8 @@ private:
 
     void attention() {
         const Quantised x = attention_input();
-        linear<false>(layer_.qkv, 3, x, rows_, at_.qkv, qkv_columns_, member_, members_);
-        linear<false>(&layer_.output_gate, 1, x, rows_, at_.gates, columns_, member_, members_);
+        linear<false>(layer_.qkv, 3, x, rows_, at_.attention.qkv, qkv_columns_, member_, members_);
+        linear<false>(&layer_.output_gate, 1, x, rows_, at_.attention.gates, columns_, member_, members_);
         team_.barrier(member_);
         place();
         norm_residual();
@@ -112,7 +123,7 @@ private:
         attend();
         team_.barrier(member_);
         const Quantised attended =
-            prepare(at_.own.attended, at_.attended, [&](int row, const Quantised& to) {
+            prepare(at_.own.mixed, at_.mixed, [&](int row, const Quantised& to) {
                 quantise(gated(row), to, row);
             });
         add_branch(layer_.output, attended, layer_.attended_norm);
@@ -120,12 +131,31 @@ private:
 
     // What attention made of a row, times the sigmoid of its gates where the family has them.
     const float* gated(int row) {
-        const float* attended = at_.attention + int64_t(row) * columns_;
+        const float* attended = at_.mixed_rows + int64_t(row) * columns_;
         if (!layer_.output_gate.rows) return attended;
-        const float* gates = at_.gates + int64_t(row) * columns_;
+        const float* gates = at_.attention.gates + int64_t(row) * columns_;
         for (int i = 0; i < columns_; i += kLanes)
             store(at_.own.row + i, load(attended + i) * sigmoid(load(gates + i)));
         return at_.own.row;
+    }
+
+    void delta() {
+        const DeltaChunk chunk(layer_, *step_.delta, at_.delta, first_, rows_, pass_.width);
+        const int count = 2 * layer_.delta->value_heads;
+        const Share gates = rows_ <= kFewRows ? mine(count) : Share{0, count};
+        const Quantised x = normed_stream(
+            layer_.input_norm, [&](int row) { chunk.gates(at_.own.row, row, gates); });
+        linear<false>(layer_.delta->inputs, 2, x, rows_, at_.delta.rows, chunk.stride(), member_,
+                      members_);
+        team_.barrier(member_);
+        chunk.mix(mine(layer_.delta->value_heads), at_.mixed_rows);
+        prefetch(layer_.output, member_, members_);
+        team_.barrier(member_);
+        if (!chunk.last()) chunk.keep_tail(mine(chunk.channels()));
+        const Quantised mixed = prepare(at_.own.mixed, at_.mixed, [&](int row, const Quantised& to) {
+            quantise(at_.mixed_rows + int64_t(row) * columns_, to, row);
+        });
+        add_branch(layer_.output, mixed, layer_.attended_norm);
     }
 
     void mlp() {
@@ -159,7 +189,7 @@ private:
         const Share items = mine(int64_t(rows_) * all);
         for (int item = items.first; item < items.end; ++item) {
             const int row = item / all, head = item % all;
-            float* x = at_.qkv + int64_t(row) * qkv_columns_ + head * dim;
+            float* x = at_.attention.qkv + int64_t(row) * qkv_columns_ + head * dim;
             if (head < turned) {
                 const float* weight = head < heads ? layer_.query_norm : layer_.key_norm;
                 if (weight) norm(x, weight, dim, layer_.epsilon, x);
@@ -200,7 +230,7 @@ private:
 
     void attend() {
         const int end = step_.first_position + step_.live - pass_.width + first_ + rows_;
-        const History history{layer_, step_, at_.qkv, qkv_columns_, end - rows_};
+        const History history{layer_, step_, at_.attention.qkv, qkv_columns_, end - rows_};
         const int tile = item_rows(layer_), tiles = divided_up(rows_, tile);
         const int blocks = (end - 1) / kBlock + 1 - first_block(history, 0);
         const bool enough = layer_.kv_heads * tiles >= 4 * members_;
@@ -210,7 +240,7 @@ private:
         for (int item = member_; item < layer_.kv_heads * tiles; item += members_) {
             const int row = item / layer_.kv_heads * tile;
             const Item part{item % layer_.kv_heads, row, least(rows_ - row, tile)};
-            attend_item(history, part, at_.own, at_.attention);
+            attend_item(history, part, at_.attention.own, at_.mixed_rows);
         }
     }
 
@@ -219,28 +249,28 @@ private:
         const int group = history.group(), queries = rows_ * group, dim = layer_.head_dim;
         const int start = first_block(history, 0), kv_heads = layer_.kv_heads;
         const Share folded = mine(rows_ * layer_.heads);
-        forget(at_.running.from(folded.first), folded.end - folded.first);
+        forget(at_.attention.running.from(folded.first), folded.end - folded.first);
         for (int round = 0; round < blocks; round += kRound) {
             const int here = least(blocks - round, kRound);
             const Share items = mine(here * kv_heads);
             for (int item = items.first; item < items.end; ++item) {
                 const Item part{item % kv_heads, 0, rows_};
                 const int position = (start + round + item / kv_heads) * kBlock;
-                see_block(history, part, position, at_.own,
-                          at_.partial.from(int64_t(item) * queries));
+                see_block(history, part, position, at_.attention.own,
+                          at_.attention.partial.from(int64_t(item) * queries));
             }
             team_.barrier(member_);
             for (int q = folded.first; q < folded.end; ++q)
                 for (int block = 0; block < here; ++block) {
                     const int64_t part = int64_t(block) * rows_ * layer_.heads + q;
-                    fold(at_.running.from(q), at_.partial.from(part));
+                    fold(at_.attention.running.from(q), at_.attention.partial.from(part));
                 }
             if (round + kRound < blocks) team_.barrier(member_);
         }
         for (int q = folded.first; q < folded.end; ++q) {
             const int kv_head = q / queries, row = q % queries / group;
             const int64_t head = kv_head * group + q % group;
-            finish(at_.running.from(q), at_.attention + (row * layer_.heads + head) * dim);
+            finish(at_.attention.running.from(q), at_.mixed_rows + (row * layer_.heads + head) * dim);
         }
     }
 

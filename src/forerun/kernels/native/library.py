@@ -20,7 +20,7 @@ from pathlib import Path
 
 from forerun.base.errors import UnsupportedError
 from forerun.kernels.native import sources
-from forerun.kernels.native.structs import FrHead, FrLayer, FrLinear
+from forerun.kernels.native.structs import FrDeltaFold, FrHead, FrLayer, FrLinear
 
 NOT_BUILT = (
     "the native kernels are not built; install a C++ compiler (g++ or clang++) and then forerun "
@@ -64,6 +64,11 @@ class Team:
         """
         with self._turn:
             self._functions.fr_layers(self._made(), layers, steps, count, scratch)
+
+    def delta_fold(self, fold: FrDeltaFold, scratch: int) -> None:
+        """What layers make of the same steps, to the last bit. scratch: `delta_fold_scratch`."""
+        with self._turn:
+            self._functions.fr_delta_fold(self._made(), fold, scratch)
 
     def head(
         self,
@@ -168,6 +173,12 @@ class Library:
     def layer_scratch(self, layer: FrLayer, width: int, threads: int) -> int:
         return int(self._functions.fr_layer_scratch(layer, width, threads))
 
+    def delta_fold_supported(self, fold: FrDeltaFold) -> bool:
+        return bool(self._functions.fr_delta_fold_supported(fold))
+
+    def delta_fold_scratch(self, fold: FrDeltaFold, threads: int) -> int:
+        return int(self._functions.fr_delta_fold_scratch(fold, threads))
+
     def head_scratch(self, columns: int, width: int, top: int, threads: int) -> int:
         return int(self._functions.fr_head_scratch(columns, width, top, threads))
 
@@ -210,6 +221,7 @@ def _declared(functions: CDLL) -> CDLL:
     """The functions with their types; AttributeError where one is not there."""
     pointer, number, size = c_void_p, c_int32, c_int64
     linear, layer, head = POINTER(FrLinear), POINTER(FrLayer), POINTER(FrHead)
+    fold = POINTER(FrDeltaFold)
 
     def declare(name: str, answer: object, *arguments: object) -> None:
         function = getattr(functions, name)
@@ -227,6 +239,9 @@ def _declared(functions: CDLL) -> CDLL:
     declare("fr_layer_supported", number, layer)
     declare("fr_layer_scratch", size, layer, number, number)
     declare("fr_layers", None, pointer, pointer, pointer, number, pointer)
+    declare("fr_delta_fold_supported", number, fold)
+    declare("fr_delta_fold_scratch", size, fold, number)
+    declare("fr_delta_fold", None, pointer, fold, pointer)
     declare("fr_head_scratch", size, *[number] * 4)
     outputs = (pointer, number, pointer, pointer, pointer)
     declare("fr_head", None, pointer, head, pointer, number, *outputs)

@@ -65,6 +65,20 @@ inline void norm(const float* x, const float* weight, int size, float epsilon, f
     }
 }
 
+// x [size] times as many rows of weights. A sum's order does not depend on `count`.
+template <int count>
+inline void dots(const float* x, const float* weights, int size, float* to) {
+    Floats sums[count];
+    for (int k = 0; k < count; ++k) sums[k] = splat(0.0f);
+    for (int i = 0; i < size; i += kLanes) {
+        const Floats v = load(x + i);
+#pragma GCC unroll 4
+        for (int k = 0; k < count; ++k)
+            sums[k] = fma(v, load(weights + int64_t(k) * size + i), sums[k]);
+    }
+    for (int k = 0; k < count; ++k) to[k] = lane_sum(sums[k]);
+}
+
 inline int64_t sub_bytes(int bits) { return int64_t(bits) * kSub * kLanes / 8; }
 inline int64_t term_bytes(const FrLinear& w) { return kLanes * (w.wide_terms ? 4 : 2); }
 inline int64_t block_bytes(const FrLinear& w) {

@@ -9,7 +9,13 @@ from forerun.kernels.dequantise.affine_form import as_affine, why_not
 from forerun.kernels.native.library import Library
 from forerun.kernels.native.structs import FrLinear
 from forerun.kernels.native.weight_memory import weight_memory
-from forerun.kernels.operands import AffineWeight, BlockScaledWeight, Quantised, RepackedWeight
+from forerun.kernels.operands import (
+    AffineWeight,
+    BiasedLinear,
+    BlockScaledWeight,
+    Quantised,
+    RepackedWeight,
+)
 
 Take = Callable[[int], Tensor]  # so many bytes, from the start of a cache line on
 
@@ -75,6 +81,35 @@ class PackedLinear:
     @property
     def nbytes(self) -> int:
         return self.weight.data.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+
+class Kept:
+    """What the structs of a layer point to, for as long as this lives."""
+
+    def __init__(self, loaded: Library) -> None:
+        self._loaded = loaded
+        self._parts: list[PackedLinear | Tensor] = []
+
+    def linear(self, part: BiasedLinear | None) -> FrLinear:
+        """Repacked; what it was made from is not kept. Without rows for None."""
+        if part is None:
+            return FrLinear()
+        packed = PackedLinear(self._loaded, part.weight, part.bias)
+        self._parts.append(packed)
+        return packed.struct
+
+    def address(self, part: Tensor | None) -> int | None:
+        """Of a float32 tensor's numbers, one row after the other."""
+        if part is None:
+            return None
+        assert part.dtype == torch.float32, part.dtype
+        rows = part.contiguous()
+        self._parts.append(rows)
+        return rows.data_ptr()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.nbytes for part in self._parts)
 
 
 def _struct(weight: RepackedWeight, bias: Tensor | None) -> FrLinear:

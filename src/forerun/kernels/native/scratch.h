@@ -15,10 +15,19 @@ constexpr float kInfinity = __builtin_inff();
 constexpr int kRound = 32;        // blocks whose partial results are held at once
 constexpr int kGathered = 64;     // rows of one expert that are multiplied together
 constexpr int kItemQueries = 96;  // queries that share a block's unpacked keys
+constexpr int kStateRows = 32;    // rows of a delta state that take their steps together
+constexpr int kMostTaps = 8;      // of a conv
+constexpr int kMostKeyDim = 256;  // of such a state
 
 inline int least(int a, int b) { return a < b ? a : b; }
 inline int most_of(int a, int b) { return a > b ? a : b; }
 inline int divided_up(int a, int b) { return (a + b - 1) / b; }
+
+// A number that a template is made for.
+template <int count>
+struct Size {
+    static constexpr int size = count;
+};
 
 // Hands out parts of a buffer, each on a cache line of its own. From null it only measures.
 struct Memory {
@@ -103,13 +112,99 @@ inline int input_columns(const FrLayer& layer) {
     return layer.token_norm ? 2 * layer.hidden : layer.hidden;
 }
 
+// Of what its way to mix tokens makes, before the output projection.
+inline int mixed_columns(const FrLayer& layer) {
+    if (layer.delta) return layer.delta->value_heads * layer.delta->value_dim;
+    return layer.heads * layer.head_dim;
+}
+
 // What one member uses alone.
 struct Own {
-    Quantised stream, attended, inner;  // of `kFewRows`
-    float* keys;                        // one block, dimension by dimension
-    Seen block, running;
-    float* row;  // [heads * head_dim] or [input_columns]
+    Quantised stream, mixed, inner;  // of `kFewRows`
+    float* row;                      // [mixed_columns] or [input_columns]
 };
+
+struct OwnAttention {
+    float* keys;  // one block, dimension by dimension
+    Seen block, running;
+};
+
+struct AttentionMemory {
+    float *qkv, *gates;
+    Seen partial, running;
+    OwnAttention own;
+};
+
+inline AttentionMemory divide_attention(Memory& memory, const FrLayer& layer, int rows, int member,
+                                        int members) {
+    const int dim = layer.head_dim;
+    const int64_t narrow = int64_t(least(rows, kNarrow)) * layer.heads;
+    const int64_t item =
+        int64_t(most_of(item_rows(layer), kNarrow)) * (layer.heads / layer.kv_heads);
+    AttentionMemory all;
+    all.qkv = memory.take<float>(int64_t(rows) * (layer.heads + 2 * layer.kv_heads) * dim);
+    all.gates = memory.take<float>(int64_t(rows) * layer.output_gate.rows);
+    all.partial = take_seen(memory, narrow * kRound, dim);
+    all.running = take_seen(memory, narrow, dim);
+    for (int each = 0; each < members; ++each) {
+        OwnAttention own;
+        own.keys = memory.take<float>(int64_t(kBlock) * dim);
+        own.block = take_seen(memory, item, dim);
+        own.running = take_seen(memory, item, dim);
+        if (each == member) all.own = own;
+    }
+    return all;
+}
+
+// What the steps of one head read, and what they make.
+struct OwnDelta {
+    float *keys, *queries;        // [rows, key_dim]
+    float* values;                // [rows, value_dim], replaced by what each step answers
+    float *decay, *beta, *seen;   // [rows]; seen: key times query
+    float* work;                  // [kStateRows, key_dim]
+};
+
+struct DeltaMemory {
+    float* rows;   // [rows, channels and mixed_columns] of queries, keys, values, output gates
+    float* gates;  // [rows, 2 * value_heads]
+    float *tail, *state;  // between two chunks, where there is more than one
+    OwnDelta own;
+};
+
+// Of queries, keys and values.
+inline int channels_of(const FrDelta& delta) {
+    return 2 * delta.key_heads * delta.key_dim + delta.value_heads * delta.value_dim;
+}
+
+inline DeltaMemory divide_delta(Memory& memory, const FrDelta& delta, int width, int member,
+                                int members) {
+    const int rows = least(width, kChunk), channels = channels_of(delta);
+    const int made = delta.value_heads * delta.value_dim, between = width > kChunk ? 1 : 0;
+    const int padded = divided_up(rows, 16) * 16;
+    DeltaMemory all;
+    all.rows = memory.take<float>(int64_t(rows) * (channels + made));
+    all.gates = memory.take<float>(int64_t(rows) * 2 * delta.value_heads);
+    all.tail = memory.take<float>(int64_t(between) * (delta.taps - 1) * channels);
+    all.state = memory.take<float>(int64_t(between) * made * delta.key_dim);
+    for (int each = 0; each < members; ++each) {
+        OwnDelta own;
+        own.keys = memory.take<float>(int64_t(rows) * delta.key_dim);
+        own.queries = memory.take<float>(int64_t(rows) * delta.key_dim);
+        own.values = memory.take<float>(int64_t(rows) * delta.value_dim);
+        own.decay = memory.take<float>(padded);
+        own.beta = memory.take<float>(padded);
+        own.seen = memory.take<float>(rows);
+        own.work = memory.take<float>(int64_t(kStateRows) * delta.key_dim);
+        if (each == member) all.own = own;
+    }
+    return all;
+}
+
+// What a member works in that folds steps into a state.
+inline float* divide_fold(Memory& memory, int key_dim, int member, int members) {
+    float* all = memory.take<float>(int64_t(members) * kStateRows * key_dim);
+    return all + int64_t(member) * kStateRows * key_dim;
+}
 
 // Rows of a mixture of experts, and what each of them takes.
 struct RoutedRows {
@@ -188,42 +283,37 @@ inline ExpertMemory divide_experts(Memory& memory, const FrLayer& layer, int row
 }
 
 struct LayerMemory {
-    Quantised stream, attended, inner;
-    float *qkv, *attention, *gates, *gated, *branch;
-    Seen partial, running;
+    Quantised stream, mixed, inner;
+    float *mixed_rows, *gated, *branch;
     Own own;
+    AttentionMemory attention;
+    DeltaMemory delta;
     ExpertMemory experts;
 };
 
 // Buffers for up to `kChunk` rows; `own` is that of `member`.
 inline LayerMemory divide(Memory& memory, const FrLayer& layer, int width, int member,
                           int members) {
-    const int rows = least(width, kChunk), dim = layer.head_dim, columns = layer.heads * dim;
-    const int64_t narrow = int64_t(least(rows, kNarrow)) * layer.heads;
-    const int64_t item =
-        int64_t(most_of(item_rows(layer), kNarrow)) * (layer.heads / layer.kv_heads);
+    const int rows = least(width, kChunk), columns = mixed_columns(layer);
     LayerMemory all;
     all.stream = take_quantised(memory, input_columns(layer), rows);
-    all.attended = take_quantised(memory, columns, rows);
+    all.mixed = take_quantised(memory, columns, rows);
     all.inner = take_quantised(memory, layer.inner, rows);
-    all.qkv = memory.take<float>(int64_t(rows) * (layer.heads + 2 * layer.kv_heads) * dim);
-    all.attention = memory.take<float>(int64_t(rows) * columns);
-    all.gates = memory.take<float>(int64_t(rows) * layer.output_gate.rows);
+    all.mixed_rows = memory.take<float>(int64_t(rows) * columns);
     all.gated = memory.take<float>(int64_t(rows) * layer.inner);
     all.branch = memory.take<float>(int64_t(rows) * layer.hidden);
-    all.partial = take_seen(memory, narrow * kRound, dim);
-    all.running = take_seen(memory, narrow, dim);
     for (int each = 0; each < members; ++each) {
         Own own;
         own.stream = take_quantised(memory, input_columns(layer), kFewRows);
-        own.attended = take_quantised(memory, columns, kFewRows);
+        own.mixed = take_quantised(memory, columns, kFewRows);
         own.inner = take_quantised(memory, layer.inner, kFewRows);
-        own.keys = memory.take<float>(int64_t(kBlock) * dim);
-        own.block = take_seen(memory, item, dim);
-        own.running = take_seen(memory, item, dim);
         own.row = memory.take<float>(most_of(columns, input_columns(layer)));
         if (each == member) all.own = own;
     }
+    if (layer.delta)
+        all.delta = divide_delta(memory, *layer.delta, width, member, members);
+    else
+        all.attention = divide_attention(memory, layer, rows, member, members);
     if (layer.experts) all.experts = divide_experts(memory, layer, rows, member, members);
     return all;
 }

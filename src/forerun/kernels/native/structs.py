@@ -132,6 +132,21 @@ class FrDeltaStep(Structure):
     )
 
 
+class FrDeltaFold(Structure):
+    """A delta state after some steps more."""
+
+    _fields_ = (
+        ("state", c_void_p),  # float32 [value_heads, value_dim, key_dim]
+        ("folded", c_void_p),  # the same
+        ("rows", FrDeltaRows),  # of which `raw` is not read
+        ("count", c_int32),  # steps, of one at least
+        ("key_heads", c_int32),
+        ("value_heads", c_int32),
+        ("key_dim", c_int32),
+        ("value_dim", c_int32),
+    )
+
+
 class FrStep(Structure):
     """What a layer does with the rows that pass: where they go, and the history that they see."""
 

@@ -21,6 +21,11 @@ struct LayersCall {
     void* scratch;
 };
 
+struct FoldCall {
+    const FrDeltaFold* fold;
+    void* scratch;
+};
+
 struct HeadCall {
     const FrHead* head;
     const float* x;
@@ -37,6 +42,7 @@ struct Kernels {
     const char* isa;
     void (*linear)(Team& team, int member, const LinearCall& call);
     void (*layers)(Team& team, int member, const LayersCall& call);
+    void (*fold)(Team& team, int member, const FoldCall& call);
     void (*head)(Team& team, int member, const HeadCall& call);
 };
 

@@ -30,6 +30,17 @@ inline Floats sigmoid(Floats x) {
     return splat(1.0f) / (splat(1.0f) + exponential(splat(0.0f) - x));
 }
 
+// log(1 + e^x), by log(1 + y) = 2 artanh(y / (2 + y)) within 3 units in the last place.
+inline Floats softplus(Floats x) {
+    const Floats y = exponential(splat(0.0f) - magnitude(x));
+    const Floats s = y / (splat(2.0f) + y), square = s * s;
+    Floats series = splat(1.0f / 15);
+    for (float odd = 13.0f; odd > 2.0f; odd -= 2.0f)
+        series = fma(series, square, splat(1.0f / odd));
+    const Floats twice = s + s;
+    return larger(x, splat(0.0f)) + fma(series * square, twice, twice);
+}
+
 inline Floats silu(Floats x) { return x / (splat(1.0f) + exponential(splat(0.0f) - x)); }
 
 inline Floats gelu_tanh(Floats x) {

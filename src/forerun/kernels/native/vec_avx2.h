@@ -133,6 +133,10 @@ inline float lane_sum(Floats x) {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+// Four of them.
+inline void lane_sums(const Floats* rows, float* to) {
+    for (int i = 0; i < 4; ++i) to[i] = lane_sum(rows[i]);
+}
 inline float lane_max(Floats x) {
     const __m256 eight = _mm256_max_ps(x.a, x.b);
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

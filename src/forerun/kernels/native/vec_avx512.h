@@ -87,6 +87,19 @@ inline float lane_sum(Floats a) {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+// Four of them at once.
+inline void lane_sums(const Floats* rows, float* to) {
+    const auto halves = [](__m512 a, __m512 b) {
+        return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    };
+    const __m512 first = halves(rows[0].v, rows[1].v), second = halves(rows[2].v, rows[3].v);
+    const __m512 four = _mm512_add_ps(_mm512_shuffle_f32x4(first, second, 0x88),
+                                      _mm512_shuffle_f32x4(first, second, 0xdd));
+    const __m512 two = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
+    const __m512 one = _mm512_add_ps(two, _mm512_permute_ps(two, 0xb1));
+    const __m512i blocks = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+    _mm_storeu_ps(to, _mm512_castps512_ps128(_mm512_permutexvar_ps(blocks, one)));
+}
 inline float lane_max(Floats a) { return _mm512_reduce_max_ps(a.v); }
 
 inline void transpose(Floats* rows) {

@@ -160,6 +160,10 @@ inline float lane_sum(const Floats& a) {
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
+// Four of them.
+inline void lane_sums(const Floats* rows, float* to) {
+    for (int i = 0; i < 4; ++i) to[i] = lane_sum(rows[i]);
+}
 inline float lane_max(const Floats& a) {
     const float32x4_t four = vmaxq_f32(vmaxq_f32(a.v[0], a.v[2]), vmaxq_f32(a.v[1], a.v[3]));
     return vmaxvq_f32(four);

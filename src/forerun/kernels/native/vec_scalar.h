@@ -149,6 +149,10 @@ inline float lane_sum(Floats a) {
         for (int i = 0; i < half; ++i) a.v[i] += a.v[i + half];
     return a.v[0];
 }
+// Four of them.
+inline void lane_sums(const Floats* rows, float* to) {
+    for (int i = 0; i < 4; ++i) to[i] = lane_sum(rows[i]);
+}
 inline float lane_max(Floats a) {
     for (int half = 8; half; half /= 2)
         for (int i = 0; i < half; ++i) a.v[i] = a.v[i] > a.v[i + half] ? a.v[i] : a.v[i + half];

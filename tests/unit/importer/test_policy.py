@@ -251,6 +251,7 @@ def test_the_config_says_what_the_policy_goes_by() -> None:
     config = {
         "architectures": ["Gemma4ForConditionalGeneration"],
         "text_config": {"num_hidden_layers": 16, "num_experts": 8},
+        "num_hidden_layers": 40,  # of a tower
     }
     choose = chooser(config, "nvfp4")
     assert choose(f"{LAYER}self_attn.k_proj.weight", WIDE) == "mxfp8"

@@ -21,6 +21,8 @@ from fixtures.tiny import Family, tiny_folder
 from forerun.base.errors import RequestError
 from forerun.importer.create import create
 from forerun.importer.progress import Reporter
+from forerun.importer.run import ImportRun
+from forerun.importer.sources import folder_source
 from forerun.models.load import load_model
 from forerun.protocol.events import Failed
 from forerun.protocol.imports import ComposeRequest, CreateRequest, Imported, ImportEvent
@@ -31,7 +33,7 @@ from forerun.store import manifest as kinds
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
-from unit.importer.source_folders import values
+from unit.importer.source_folders import values, write_folder
 
 Quantise = Callable[..., StoredModel]
 
@@ -195,6 +197,19 @@ def test_bytes_are_counted_to_the_end(tmp_path: Path, create_in: Quantise, event
     total = sum(t.nbytes for t in load_file(folder / "model.safetensors").values())
     assert counted == sorted(counted)
     assert (counted[-1], lines[-1]["total"]) == (total, total)
+
+
+def test_bytes_are_counted_as_a_large_weight_is_quantised(tmp_path: Path, store: Store) -> None:
+    """RUN-13: slab by slab, so that nobody waits for one tensor in the dark."""
+    folder = write_folder(tmp_path / "large", {UP: torch.randn(4096, 1024).bfloat16()})
+    with (tmp_path / "events").open("wb") as file, store.importing() as writer:
+        run = ImportRun(store, writer, Reporter(file.fileno(), interval_s=0.0))
+        run.tensor_layers(folder_source(folder, quantize="int4"), "tensors")
+    lines = (tmp_path / "events").read_text().splitlines()
+    counted = [json.loads(line)["completed"] / 2**23 for line in lines]
+    steps = [after - before for before, after in zip([0.0, *counted], counted, strict=False)]
+    assert counted[-1] == 1.0
+    assert 0 < min(steps) <= max(steps) < 0.2
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

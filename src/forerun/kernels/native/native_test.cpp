@@ -43,10 +43,40 @@ struct Release {
 };
 using Team = std::unique_ptr<FrTeam, Release>;
 
+// Experts of a layer, and one that all rows take.
+class Mixture {
+public:
+    Mixture(int count, int top, int hidden, int inner)
+        : router_(floats(int64_t(count) * hidden)), shared_gate_(floats(hidden)) {
+        parts_.reserve(3 * (count + 1));  // structs point into them
+        for (int mlp = 0; mlp <= count; ++mlp) {
+            const int rows = mlp < count ? inner : inner + 32;
+            add(mlp < count ? gate_ : shared_, {rows, hidden, 32, 4, mlp % 2 == 1, false});
+            add(mlp < count ? up_ : shared_, {rows, hidden, 32, 8, false, true});
+            add(mlp < count ? down_ : shared_, {hidden, rows, 32, 4, false, false});
+        }
+        experts_ = {router_.data(), gate_.data(),        up_.data(), down_.data(),
+                    shared_.data(), shared_gate_.data(), count,      top,          1};
+    }
+    const FrExperts* experts() const { return &experts_; }
+
+private:
+    void add(std::vector<FrLinear>& linears, Packed part) {
+        parts_.push_back(std::move(part));
+        linears.push_back(parts_.back().linear);
+    }
+
+    std::vector<float> router_, shared_gate_;
+    std::vector<Packed> parts_;
+    std::vector<FrLinear> gate_, up_, down_, shared_;
+    FrExperts experts_;
+};
+
 struct Shape {
     int hidden, inner, heads, kv_heads, dim, bits, window, activation;
     bool wide, extra_norms, bfloat16, tokens;
     int turned;  // dimensions of a head; where not all do, attention is gated
+    const FrExperts* experts = nullptr;
 };
 
 class Layer {
@@ -92,7 +122,7 @@ public:
                 shape_.turned,
                 shape_.turned < shape_.dim ? gates_.linear : FrLinear{},
                 nullptr,
-                nullptr};
+                shape_.experts};
     }
 
     // The stream of `length` rows that pass in forwards of `width` through this layer three times,
@@ -205,6 +235,8 @@ int main() {
         test_layer(isa, {96, 64, 3, 1, 96, 8, 37, 1, true, true, false, false, 96});
         test_layer(isa, {96, 64, 2, 2, 32, 8, 0, 0, false, false, true, true, 32});
         test_layer(isa, {64, 96, 4, 2, 64, 4, 0, 0, false, true, true, false, 22});
+        const Mixture mixture(19, 3, 64, 32);
+        test_layer(isa, {64, 0, 2, 1, 32, 8, 0, 1, true, true, true, false, 32, mixture.experts()});
     }
     return failures != 0;
 }

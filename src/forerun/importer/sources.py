@@ -25,7 +25,6 @@ from forerun.store.stored import StoredModel
 
 log = logger(__name__)
 
-HEAD = "lm_head.weight"  # the end of its name
 LISTED = 8  # surplus tensors that are spelt out
 
 
@@ -146,8 +145,7 @@ def _checkpoint(
     found = classify(entries)
     refuse_request(found, quantize)
     sources = source_tensors(found, entries, config)
-    tied = not any(name.endswith(HEAD) for name in sources)
-    choose = chooser(config, quantize or found.kind, draft=draft, tied=tied)
+    choose = chooser(config, quantize or found.kind, draft=draft)
     return FolderCheckpoint(config, files, plan_blobs(sources, choose, prefix), sources)
 
 

@@ -154,7 +154,7 @@ def test_a_repository_is_pulled_through_the_process(
     store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """CAT-1, CAT-4: sharded weights and files from a hub; the commit is the model's origin."""
-    repository = tiny_folder(tmp_path / "repository", "llama", shard_size="60KB")
+    repository = tiny_folder(tmp_path / "repository", "qwen3", shard_size="60KB")
     (repository / "pickle.bin").write_bytes(b"never asked for")
     request = encode_line(PullRequest(name="hf.co/org/name"))
     with hub(repository) as address:
@@ -165,7 +165,8 @@ def test_a_repository_is_pulled_through_the_process(
     model = store.get(ModelName.parse("hf.co/org/name"))
     assert model.config.origin is not None
     assert (model.config.origin.source, model.config.origin.version) == ("hf.co/org/name", COMMIT)
-    assert model.json("config.json")["architectures"] == ["LlamaForCausalLM"]
+    assert model.json("config.json")["architectures"] == ["Qwen3ForCausalLM"]
+    assert (model.config.parser, model.config.capabilities) == ("qwen3", ("completion",))
     assert list(store.folders.downloads.iterdir()) == []
 
 

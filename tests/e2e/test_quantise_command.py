@@ -15,6 +15,7 @@ from forerun.cli import create as create_command
 from forerun.settings import Settings
 from forerun.store.names import ModelName
 from forerun.store.store import Store
+from unit.importer.local_hub import hub
 
 ROOT = Path(__file__).parents[2]
 NOBODY = "127.0.0.1:1"  # where no server answers
@@ -28,12 +29,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def forerun(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def forerun(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
     own = {"FORERUN_MODELS": str(folder / "models"), "FORERUN_HOST": NOBODY, "PYTHONPATH": paths}
     return subprocess.run(
         [sys.executable, "-m", "forerun", *arguments],
-        env={**os.environ, **own, "COLUMNS": "100"},
+        env={**os.environ, **own, "COLUMNS": "100", **settings},
         capture_output=True,
         text=True,
         cwd=folder,
@@ -78,6 +79,21 @@ def test_a_float_model_of_the_store_is_quantised_and_one_that_is_not_float_refus
     assert refused.returncode == 1
     assert refused.stderr.count("\n") == 1
     assert "small:latest is mxfp8 already; create it from the float checkpoint" in refused.stderr
+
+
+def test_a_repository_is_pulled_and_then_quantised(folder: Path) -> None:
+    """MF-8: it stays in the store as it is, for another type of the same."""
+    (folder / "Modelfile").write_text("FROM hf.co/org/name\n")
+    with hub(folder / "tiny") as address:
+        online = {"HF_ENDPOINT": address, "HF_HUB_OFFLINE": "0"}
+        made = forerun(folder, "create", "small", "-q", "int8", **online)
+        assert made.returncode == 0, made.stderr
+    (folder / "Modelfile").write_text("FROM hf.co/org/name\n")
+    again = forerun(folder, "create", "smaller", "-q", "int4")  # nothing is fetched any more
+    assert again.returncode == 0, again.stderr
+    store = Store(folder / "models")
+    types = [store.get(entry.name).config.file_type for entry in store.entries()]
+    assert sorted(types) == ["F32", "int4", "int8"]
 
 
 @pytest.mark.parametrize(

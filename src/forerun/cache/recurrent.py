@@ -213,7 +213,7 @@ class RecurrentCache:
         self._advance(tokens, copies)
 
     def _put_given(self, update: RecurrentUpdate, tokens: int) -> None:
-        live, splits = self._settled(self._known()), tuple(self.snapshot_splits(tokens))
+        live, splits = self._known(), tuple(self.snapshot_splits(tokens))
         assert update.end is not None, "inputs belong to a write that has begun"
         assert len(update.splits) == len(splits), (len(update.splits), splits)
         copies = self._copies(tokens, splits, update)

@@ -68,10 +68,9 @@ class RecurrentSnapshot:
         state = self._lazy.computed()
         self._lazy.among.forget(self)
         self._state, self._lazy = state, None
-        hook, self._hook = self._hook, None
         assert self.size() == sum(part.nbytes for part in _parts(state)), self.size()
-        if hook is not None:
-            hook(self.size())
+        if self._hook is not None:
+            self._hook(self.size())
 
     def close(self) -> None:
         assert self._open, "closed twice"

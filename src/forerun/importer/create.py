@@ -12,6 +12,7 @@ from forerun.importer.layers import (
     Defaults,
     config_of,
     file_type,
+    is_quantised,
     over,
     spoken,
     without_target_tensors,
@@ -65,6 +66,9 @@ def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Repo
         request.quantize, request.quantize_draft, has_draft=modelfile.draft is not None
     )
     parts = _open(modelfile, asked, Path(request.folder), store, reporter)
+    for source in parts.sources:
+        if source.quantize and not is_quantised(source):
+            reporter.status(f"no weight becomes {source.quantize}; all stay as they come")
     speech = _speech(modelfile, parts.base)
     with store.importing() as writer:
         run = ImportRun(store, writer, reporter)

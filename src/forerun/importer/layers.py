@@ -84,12 +84,17 @@ def spoken(config: ModelConfig, speech: Speech) -> ModelConfig:
     )
 
 
+def is_quantised(source: Source) -> bool:
+    """Whether any weight becomes the type that was asked for."""
+    return any(plan.kind == source.quantize for plan in tensors_of(source.checkpoint.blobs))
+
+
 def file_type(source: Source) -> str:
     """What was asked for, where any weight became it; of what a publisher quantised its one type;
     else the one type that all matrices have. Nothing where there is more than one (CLS-5)."""
-    plans = tensors_of(source.checkpoint.blobs)
-    if any(plan.kind == source.quantize for plan in plans):
+    if is_quantised(source):
         return source.quantize
+    plans = tensors_of(source.checkpoint.blobs)
     types = {plan.kind for plan in plans if plan.rule in (Rule.GATHER, Rule.QUANTISE)}
     types = types or {plan.kind for plan in plans if len(plan.shape) > 1}
     return types.pop() if len(types) == 1 else ""

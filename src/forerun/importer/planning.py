@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from forerun.base.errors import ImportFailedError
+from forerun.importer.classification import E4M3
 from forerun.importer.plan import BlobPlan, Rule, TensorPlan, alone, in_order
 from forerun.importer.policy.choose import Choose
 from forerun.importer.policy.kinds import GROUPS, SOURCE
 from forerun.importer.source_tensors import SourceTensor
 
 FLOATS: Final = ("BF16", "F16", "F32", "F64")
-BLOCK_FP8: Final = "F8_E4M3"  # a weight of this kind has a scale a block
 _EXPERT: Final = re.compile(r"((?:.*\.)?experts)\.(\d+)\.(\w+)\.weight")
 
 
@@ -79,12 +79,12 @@ class _Planner:
     ) -> tuple[Rule, str, int]:
         if source.group:
             return Rule.GATHER, source.kind, source.group
-        if source.kind != BLOCK_FP8 and source.kind not in FLOATS:
+        if source.kind != E4M3 and source.kind not in FLOATS:
             return Rule.KEEP, source.kind, 0
         kind = self.choose(name, shape)
         if kind != SOURCE:
             return Rule.QUANTISE, kind, GROUPS[kind]
-        if source.kind == BLOCK_FP8:
+        if source.kind == E4M3:
             return Rule.WIDEN, "BF16", 0
         return Rule.KEEP, source.kind, 0
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.base.errors import ImportFailedError
+from forerun.importer.classification import BLOCK, E4M3
 from forerun.importer.plan import TensorPlan
 from forerun.importer.reading import read_rows, read_whole
 from forerun.importer.source_tensors import SourceTensor
@@ -28,13 +29,12 @@ Numbers = NDArray[Any]
 Slabs = Callable[[], Iterator[Tensor]]  # [n, columns] values, in order; asked for once
 
 SLAB_BYTES = 1 << 20  # of the source; quantising takes some tens of times as much for a moment
-BLOCK = 128  # rows and columns that share a scale in 8-bit floats (PRQ-4)
 _DTYPES = {
     "BF16": torch.bfloat16,
     "F16": torch.float16,
     "F32": torch.float32,
     "F64": torch.float64,
-    "F8_E4M3": torch.float8_e4m3fn,
+    E4M3: torch.float8_e4m3fn,
 }
 
 

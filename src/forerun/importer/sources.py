@@ -25,6 +25,7 @@ from forerun.store.stored import StoredModel
 
 log = logger(__name__)
 
+HEAD = "lm_head.weight"  # the end of its name
 LISTED = 8  # surplus tensors that are spelt out
 
 
@@ -145,7 +146,8 @@ def _checkpoint(
     found = classify(entries)
     refuse_request(found, quantize)
     sources = source_tensors(found, entries, config)
-    choose = chooser(config, quantize or found.kind, draft=draft)
+    tied = not any(name.endswith(HEAD) for name in sources)
+    choose = chooser(config, quantize or found.kind, draft=draft, tied=tied)
     return FolderCheckpoint(config, files, plan_blobs(sources, choose, prefix), sources)
 
 

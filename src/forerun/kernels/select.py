@@ -3,7 +3,7 @@
 Choices are made when a layer is built, from its weight, so that a forward branches on nothing and
 a fast path may keep the weight in a layout of its own. C++ comes first, then what PyTorch ships,
 then the reference. An operation that spans whole layers takes the weights of their parts and
-answers with kernels, or with None and the reason in the log.
+answers with kernels, or says in the log why there are none.
 
 Where C++ serves, it serves all layers and the head, or most of the linears that layers are made of
 and not a few, since the threads of its team and those of PyTorch would take each other's time.
@@ -45,6 +45,7 @@ __all__ = [
     "quantised_linear",
     "refused_layers",
     "rms_norm",
+    "serves_layers",
 ]
 
 log = logger(__name__)
@@ -123,14 +124,20 @@ def output_head(weight: Kept, dtype: torch.dtype, choice: KernelChoice) -> Linea
     return quantised_linear(weight, dtype, choice)
 
 
-def dense_layers(
+def serves_layers(
     layers: Sequence[LayerOperands], dtype: torch.dtype, choice: KernelChoice
-) -> NativeLayers | None:
-    """Kernels for whole layers with caches of `dtype`: all, or None and a line in the log."""
+) -> bool:
+    """Whether kernels for whole layers serve all of them with caches of `dtype`, or a log line."""
     reason = next(_reasons(layers, dtype, choice), None)
     if reason is not None:
         refused_layers(reason)
-        return None
+    return reason is None
+
+
+def dense_layers(
+    layers: list[LayerOperands], dtype: torch.dtype, choice: KernelChoice
+) -> NativeLayers:
+    """Those kernels. Empties the list, so that sources go one by one (05 LOD-4)."""
     return NativeLayers(layers, dtype, choice.threads)
 
 

@@ -30,6 +30,7 @@ from forerun.nn.embedding import Embedding
 from forerun.nn.experts import Experts
 from forerun.nn.layer_weights import (
     AttentionWeights,
+    DeltaWeights,
     ExpertWeights,
     Heads,
     LayerForm,
@@ -249,10 +250,11 @@ class DecoderBuilder:
         part = layer.feed_forward
         return self.mlp(part) if isinstance(part, MlpWeights) else self.experts(part)
 
-    def stack(self, layers: Sequence[LayerWeights], *, fuse: bool = True) -> Stack:
+    def stack(self, layers: list[LayerWeights], *, fuse: bool = True) -> Stack:
         """All layers in one call where that can be, or as separate operations.
 
-        Takes their weights. fuse: False beside layers that run on PyTorch's threads
+        layers  empty afterwards, so that sources go one by one (LIN-12)
+        fuse    False beside layers that run on PyTorch's threads
         """
         placement = self.weights.placement
         if fuse:
@@ -261,14 +263,16 @@ class DecoderBuilder:
                 return fused
         self.weights.settle(linear for layer in layers for linear in layer.linears)
         own_threads = self.weights.placement.kernels.own_threads
-        blocks = [self.block(layer) for layer in layers]
+        blocks = [self.block(layers.pop(0)) for _ in range(len(layers))]
         return Blocks(blocks, placement.dtype, own_threads=own_threads)
 
-    def caches(self, layers: Sequence[LayerWeights], stack: Stack) -> list[NewCache]:
-        """What makes the cache of each of `layers`, of which the stack is made."""
+    def caches(
+        self, mixers: Sequence[AttentionWeights | DeltaWeights], stack: Stack
+    ) -> list[NewCache]:
+        """What makes the cache of each layer of a stack, by what it mixes with."""
         placement = self.weights.placement
         storage = Storage(placement.dtype, stack.stream, placement.device, stack.fold)
-        return [storage.of(layer.mixer) for layer in layers]
+        return [storage.of(mixer) for mixer in mixers]
 
     def model(
         self,
@@ -287,7 +291,7 @@ class DecoderBuilder:
         self, layers: list[LayerWeights], ropes: Sequence[RopeParameters], *, head: str
     ) -> Parts:
         """What such a model is made of."""
-        placement = self.weights.placement
+        placement, mixers = self.weights.placement, [layer.mixer for layer in layers]
         stack = self.stack(layers)
         embedding, unembedding = self._embedding_and_head(head, stack)
         limits = [rope.max_context for rope in ropes if rope.max_context is not None]
@@ -296,7 +300,7 @@ class DecoderBuilder:
         return Parts(
             embedding,
             stack,
-            self.caches(layers, stack),
+            self.caches(mixers, stack),
             [Rope(rope, placement.device) for rope in ropes],
             self._final_norm(uniform=stack.own_threads),
             unembedding,

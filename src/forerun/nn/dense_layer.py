@@ -17,6 +17,7 @@ from forerun.kernels.select import (
     NativeLayers,
     dense_layers,
     refused_layers,
+    serves_layers,
 )
 from forerun.nn.fused_attention import FusedAttention
 from forerun.nn.fused_delta import FusedDelta
@@ -30,11 +31,12 @@ Streams = dict[int, Tensor]  # the residual stream as it enters a layer, by inde
 
 
 def fused_layers(
-    layers: Sequence[LayerWeights], dtype: torch.dtype, kernels: KernelChoice
+    layers: list[LayerWeights], dtype: torch.dtype, kernels: KernelChoice
 ) -> "FusedLayers | None":
-    """All layers as one call, or None: the reason is in the log.
+    """All layers as one call, whose weights it takes, or None: the reason is in the log.
 
-    dtype  of keys and values
+    layers  empty afterwards, and so are the lists of their mixers (05 LOD-4)
+    dtype   of keys and values
     """
     operands: list[LayerOperands] = []
     for layer in layers:
@@ -43,22 +45,30 @@ def fused_layers(
             refused_layers(found)
             return None
         operands.append(found)
-    made = dense_layers(operands, dtype, kernels)
-    return None if made is None else FusedLayers(made, layers, dtype)
+    if not serves_layers(operands, dtype, kernels):
+        return None
+    mixers = [layer.mixer for layer in layers]
+    layers.clear()
+    for mixer in mixers:
+        mixer.clear()
+    return FusedLayers(dense_layers(operands, dtype, kernels), mixers, dtype)
 
 
 class FusedLayers:
     """All layers of a model over a residual stream in float32, which is changed in place."""
 
     def __init__(
-        self, kernels: NativeLayers, layers: Sequence[LayerWeights], dtype: torch.dtype
+        self,
+        kernels: NativeLayers,
+        mixers: Sequence[AttentionWeights | DeltaWeights],
+        dtype: torch.dtype,
     ) -> None:
         self._kernels = kernels
         self.own_threads, self.stream = True, torch.float32
         self.fold: Fold = kernels.fold  # of states, as the layers take steps
         self._layers = [
-            self._fused(kernel, layer.mixer, dtype)
-            for kernel, layer in zip(kernels.layers, layers, strict=True)
+            self._fused(kernel, mixer, dtype)
+            for kernel, mixer in zip(kernels.layers, mixers, strict=True)
         ]
 
     def __call__(

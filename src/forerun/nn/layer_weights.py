@@ -55,6 +55,11 @@ class AttentionWeights:
     def linears(self) -> Sequence[LinearWeights]:
         return (*self.qkv, *self.gate)
 
+    def clear(self) -> None:
+        """Let go of the weights: something has been made of them."""
+        self.qkv.clear()
+        self.gate.clear()
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaWeights:
@@ -72,6 +77,10 @@ class DeltaWeights:
     @property
     def linears(self) -> Sequence[LinearWeights]:
         return self.inputs
+
+    def clear(self) -> None:
+        """Let go of the weights: something has been made of them."""
+        self.inputs.clear()
 
 
 @dataclass(frozen=True, slots=True)

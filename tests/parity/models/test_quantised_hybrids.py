@@ -89,3 +89,17 @@ def test_routers_and_gates_may_be_quantised(tmp_path: Path) -> None:
     checkpoint = quantised_hybrid(tmp_path, "qwen3_5_moe", kept=("conv1d",))
     ours = checkpoint.load(native=False)
     assert relative_error(logits(ours, TOKENS), logits(checkpoint.dense(), TOKENS)) <= EXACT
+
+
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_a_dense_head_beside_kernels_is_quantised_for_them(tmp_path: Path, family: Family) -> None:
+    """QWN-13: it only proposes, and its steps are as fast as the model's. What it makes is what its
+    values said, but for the rounding to four bits."""
+    checkpoint = quantised_hybrid(tmp_path, family, kept=(*HYBRID_KEPT, "mtp."))
+    ours, reference = checkpoint.load(), checkpoint.load(native=False)
+    assert ours.facts.own_threads
+    heads = [model.self_draft() for model in (ours, reference)]
+    sizes = [head.facts.weight_bytes for head in heads if head is not None]
+    assert 0 < 2 * sizes[0] < sizes[1]
+    likeness = torch.cosine_similarity(head_states(ours), head_states(reference), -1)
+    assert float(likeness.mean()) > 0.95

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks.distributions import Quality, Reading, compare, exact_reader, write_exact
+from benchmarks.distributions import found as model
 from benchmarks.formats import (
     ALONE,
     FORMATS,
@@ -76,6 +77,7 @@ def test_every_format_is_made_and_read(tmp_path: Path, monkeypatch: pytest.Monke
     threads = torch.get_num_threads()
     try:
         sizes = made("tiny", tmp_path)
+        assert model(SOURCE).json("config.json")["dtype"] == "bfloat16"  # and not what it was
         text = texts(SOURCE, 40)[0]
         exact = tmp_path / "exact.npy"
         source = Quality.of(write_exact(Reading(SOURCE, text, exact)))

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import contenders, hybrid, hybrid_contenders
+from benchmarks import contenders, hybrid, hybrid_contenders, importing
 from benchmarks.contenders import Ours, Work, served
 from benchmarks.hybrid import (
     QUESTIONS,
     STORED,
     Given,
+    bound,
     compared,
     measured,
     prepared,
@@ -74,6 +75,14 @@ def test_a_speed_stands_beside_what_bounds_it() -> None:
     assert lines[2] == f"{speeds} 20 (20 to 20) | 0.5 (0.5 to 0.5) |"
     assert "| 4.25 (4 to 4.5) |" in lines[4]
     assert lines[5] == "| plain read loop |  |  |  | 40 (40 to 40) |  |"
+
+
+def test_what_a_second_moves_is_that_of_its_tokens(given: Given) -> None:
+    work = Work("decode", 9, 8)
+    found = bound(given, work, "there", {INT4: [100.0, 100.0]}, [50.0, 50.0])
+    moved = 100 * bytes_a_token(given.models[STORED[INT4]], work) / 1e9
+    assert found[f"{INT4}, there, GB/s"].median == pytest.approx(moved)
+    assert found[f"{INT4} / {READING}, there"].median == pytest.approx(moved / 50)
 
 
 def test_every_place_has_a_table() -> None:
@@ -157,8 +166,11 @@ def test_every_question_runs_through(given: Given, question: str) -> None:
     assert all(name.startswith((*EVERYBODY, READING)) for name in results)
 
 
-def test_what_is_prepared_stays(given: Given, prepared_folder: Path) -> None:
+def test_what_is_prepared_stays(
+    given: Given, prepared_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the int4 import is of int4."""
+    monkeypatch.delattr(importing, "create")
     weights = given.checkpoint / "model.safetensors"
     written = weights.stat().st_mtime_ns
     again, models = prepared(prepared_folder, Shape(4, 64, 1200))

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from fixtures.qwen import wrapped_folder
 from fixtures.tiny import tiny_folder, tiny_store
 from forerun.base.errors import RequestError
 from forerun.importer.create import create
@@ -105,3 +106,13 @@ def test_the_modelfile_that_show_writes_makes_the_same_model(store, tmp_path):
     _, _, lines = lines.partition("\n")
     assert recorded(made(store, "second-of-all", "first-of-all", lines)) == recorded(first)
     assert recorded(made(store, "third-of-all", folder, lines)) == recorded(first)
+
+
+def test_a_hybrid_with_a_tower_is_told_by_its_family(store, tmp_path):
+    """06 QWN-18, 07 CAP-1, CAP-2: also where its text is wrapped; no picture is promised."""
+    folder = wrapped_folder(tmp_path / "checkpoint", "qwen3_5")
+    (folder / "chat_template.jinja").write_text(
+        "{{ tools }}<tool_call><function=f>{{ messages[0].content }}<think>"
+    )
+    able = ("completion", "tools", "thinking")
+    assert recorded(made(store, "wrapped", folder)) == ("qwen3.5", "qwen3.5", able)

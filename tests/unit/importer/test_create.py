@@ -264,3 +264,19 @@ def test_a_model_over_another_is_not_what_that_was_pulled_as(
         writer.publish(base.name, config, base.manifest.layers)
     assert store.get(base.name).config.origin is not None
     assert create_model("FROM base\nSYSTEM x", "base").config.origin is None
+
+
+def test_a_type_that_no_weight_takes_is_said_and_not_claimed(
+    tmp_path: Path, store: Store, reporter: Reporter, events: Path
+) -> None:
+    """07 POL-4, CLS-5: rows of 48 and 96 are no whole groups of 64, and 96 are of 32."""
+    tiny_folder(tmp_path / "odd", "llama", hidden_size=48)
+    for kind in ("int4", "mxfp8"):
+        request = CreateRequest(
+            name=kind, modelfile="FROM odd", folder=str(tmp_path), quantize=kind
+        )
+        create(request, store, reporter)
+    assert store.get(ModelName.parse("int4")).config.file_type == "F32"
+    assert store.get(ModelName.parse("mxfp8")).config.file_type == "mxfp8"
+    assert "no weight becomes int4" in events.read_text()
+    assert "no weight becomes mxfp8" not in events.read_text()

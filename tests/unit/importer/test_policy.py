@@ -26,9 +26,11 @@ def kinds(
     architecture: str = "LlamaForCausalLM",
     experts: int = 0,
     draft: bool = False,
+    tied: bool = False,
 ) -> tuple[str, ...]:
+    facts = {"layers": 16, "experts": experts}
     return tuple(
-        kind_of(name, shape, Asked(kind, architecture, layers=16, experts=experts, draft=draft))
+        kind_of(name, shape, Asked(kind, architecture, **facts, draft=draft, tied=tied))
         for kind in KINDS
     )
 
@@ -138,6 +140,18 @@ def test_a_drafts_table_and_head_take_the_type_directly() -> None:
     assert kinds("draft.norm.weight", draft=True) == KEPT
     gate = "draft.model.layers.0.linear_attn.in_proj_ba.weight"
     assert kinds(gate, architecture="Qwen3NextForCausalLM", draft=True) == KEPT
+
+
+def test_a_table_that_is_the_head_as_well_is_stored_as_one() -> None:
+    """POL-3 before POL-1, where a kernel reads it: decision 0022."""
+    name = "model.language_model.embed_tokens.weight"
+    for architecture in ("LlamaForCausalLM", "Qwen3_5ForConditionalGeneration"):
+        found = kinds(name, tied=True, architecture=architecture)
+        assert found == ("int8", "int8", "", "", "")
+    assert kinds(name, (64, 80), tied=True) == KEPT
+    assert kinds("model.embed_tokens_per_layer.weight", tied=True) == KEPT
+    assert kinds("lm_head.weight", tied=True) == EIGHT_BIT
+    assert kinds("draft.model.embed_tokens.weight", draft=True, tied=True) == REQUESTED
 
 
 SCHEDULED = EIGHT_BIT  # in the layers that get more bits
@@ -251,6 +265,7 @@ def test_the_config_says_what_the_policy_goes_by() -> None:
     config = {
         "architectures": ["Gemma4ForConditionalGeneration"],
         "text_config": {"num_hidden_layers": 16, "num_experts": 8},
+        "num_hidden_layers": 40,  # of a tower
     }
     choose = chooser(config, "nvfp4")
     assert choose(f"{LAYER}self_attn.k_proj.weight", WIDE) == "mxfp8"

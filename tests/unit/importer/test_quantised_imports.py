@@ -21,6 +21,8 @@ from fixtures.tiny import Family, tiny_folder
 from forerun.base.errors import RequestError
 from forerun.importer.create import create
 from forerun.importer.progress import Reporter
+from forerun.importer.run import ImportRun
+from forerun.importer.sources import folder_source
 from forerun.models.load import load_model
 from forerun.protocol.events import Failed
 from forerun.protocol.imports import ComposeRequest, CreateRequest, Imported, ImportEvent
@@ -31,7 +33,7 @@ from forerun.store import manifest as kinds
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
-from unit.importer.source_folders import values
+from unit.importer.source_folders import values, write_folder
 
 Quantise = Callable[..., StoredModel]
 
@@ -86,8 +88,8 @@ def types_of(model: StoredModel) -> dict[str, str]:
 def test_a_quantised_model_says_nearly_what_it_said(
     tmp_path: Path, create_in: Quantise, family: Family, kind: str
 ) -> None:
-    """F05, PLN-5, CLS-5: norms and tables keep their bits, and logits move as far as the type is
-    coarse."""
+    """F05, PLN-5, CLS-5: norms keep their bits, and so do tables that are no heads (decision
+    0022); logits move as far as the type is coarse."""
     folder = tiny_folder(tmp_path / "tiny", family, **SHAPE)
     model = create_in(kind)
     files = [model.file(layer) for layer in model.tensors]
@@ -97,7 +99,9 @@ def test_a_quantised_model_says_nearly_what_it_said(
     assert model.config.file_type == kind
     original, found = load_file(folder / "model.safetensors"), tensors_of(model)
     dense = [name for name, type_ in types_of(model).items() if not type_]
-    assert {name for name in original if "norm" in name or "embed" in name} == set(dense)
+    is_head = "lm_head.weight" not in original and kind in ("int4", "int8")
+    kept = ("norm",) if is_head else ("norm", "embed")
+    assert {name for name in original if any(part in name for part in kept)} == set(dense)
     assert all(torch.equal(found[name], original[name]) for name in dense)
 
 
@@ -195,6 +199,19 @@ def test_bytes_are_counted_to_the_end(tmp_path: Path, create_in: Quantise, event
     total = sum(t.nbytes for t in load_file(folder / "model.safetensors").values())
     assert counted == sorted(counted)
     assert (counted[-1], lines[-1]["total"]) == (total, total)
+
+
+def test_bytes_are_counted_as_a_large_weight_is_quantised(tmp_path: Path, store: Store) -> None:
+    """RUN-13: slab by slab, so that nobody waits for one tensor in the dark."""
+    folder = write_folder(tmp_path / "large", {UP: torch.randn(4096, 1024).bfloat16()})
+    with (tmp_path / "events").open("wb") as file, store.importing() as writer:
+        run = ImportRun(store, writer, Reporter(file.fileno(), interval_s=0.0))
+        run.tensor_layers(folder_source(folder, quantize="int4"), "tensors")
+    lines = (tmp_path / "events").read_text().splitlines()
+    counted = [json.loads(line)["completed"] / 2**23 for line in lines]
+    steps = [after - before for before, after in zip([0.0, *counted], counted, strict=False)]
+    assert counted[-1] == 1.0
+    assert 0 < min(steps) <= max(steps) < 0.2
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])

@@ -17,6 +17,7 @@ SCRIPT = """
 import gc, json, sys
 from pathlib import Path
 import torch
+from forerun.kernels.native.library import Library
 from forerun.kernels.select import KernelChoice
 from forerun.models.load import load_model
 from forerun.nn.placement import Placement
@@ -34,6 +35,11 @@ def progress(done, total):
     global peak
     peak = max(peak, anonymous())
 
+def packing(*given, pack=Library.pack):
+    progress(0, 0)
+    pack(*given)
+
+Library.pack = packing
 model = load_model(config, [folder / "model.safetensors"], placement, progress)
 gc.collect()
 print(json.dumps([model.facts.weight_bytes, peak - before, anonymous() - before]))
@@ -93,3 +99,61 @@ def test_weights_that_are_used_as_stored_stay_in_their_file(tmp_path: Path) -> N
     assert folded < weights - 3 * SLACK_BYTES
     assert kept <= folded + SLACK_BYTES
     assert peak <= folded + SLACK_BYTES
+
+
+EXPERTS, WIDTH, WIDE, HEADS = 16, 512, 1024, 128  # of a mixture, whose hidden size is WIDTH
+GATE_UP = EXPERTS * 2 * WIDE * WIDTH * 5 // 8  # bytes in int4 with groups of 32
+
+
+def packed(name: str, *shape: int) -> dict[str, torch.Tensor]:
+    """A weight, or a stack of them, in int4 with groups of 32."""
+    *rows, columns = shape
+    groups = (*rows, columns // 32)
+    return {
+        name: torch.zeros((*rows, columns // 8), dtype=torch.uint32),
+        f"{name}.scale": torch.zeros(groups, dtype=torch.float16),
+        f"{name}.bias": torch.zeros(groups, dtype=torch.float16),
+    }
+
+
+def write_mixture(folder: Path) -> None:
+    """As the store has it: gates and ups of a layer's experts are a stack each."""
+    tensors = {"model.embed_tokens.weight": torch.zeros(64, WIDTH)}
+    norms = ["model.norm"]
+    for layer in range(LAYERS):
+        at = f"model.layers.{layer}."
+        norms += [f"{at}input_layernorm", f"{at}post_attention_layernorm"]
+        attention = {"q": (HEADS, WIDTH), "k": (HEADS, WIDTH), "v": (HEADS, WIDTH)}
+        for name, shape in {**attention, "o": (WIDTH, HEADS)}.items():
+            tensors |= packed(f"{at}self_attn.{name}_proj.weight", *shape)
+        for name in "qk":
+            tensors[f"{at}self_attn.{name}_norm.weight"] = torch.zeros(32)
+        tensors[f"{at}mlp.gate.weight"] = torch.zeros(EXPERTS, WIDTH)
+        sizes = {"gate": (WIDE, WIDTH), "up": (WIDE, WIDTH), "down": (WIDTH, WIDE)}
+        for name, sides in sizes.items():
+            tensors |= packed(f"{at}mlp.experts.{name}_proj", EXPERTS, *sides)
+    tensors |= {f"{norm}.weight": torch.zeros(WIDTH) for norm in norms}
+    metadata = {"quant_type": "int4", "group_size": "32"}
+    save_file(tensors, folder / "model.safetensors", metadata)
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "vocab_size": 64,
+        "hidden_size": WIDTH,
+        "intermediate_size": WIDE,
+        "moe_intermediate_size": WIDE,
+        "num_experts": EXPERTS,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "head_dim": 32,
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_a_mixture_peaks_at_the_model_and_one_layers_experts(tmp_path: Path) -> None:
+    """LOD-4, LIN-12: stacks that are joined, and then packed for the kernels, go layer by layer."""
+    write_mixture(tmp_path)
+    weights, peak, kept = measure(tmp_path, "bfloat16")
+    assert weights >= LAYERS * 3 * GATE_UP // 2
+    assert peak <= weights + GATE_UP + SLACK_BYTES
+    assert kept <= weights + SLACK_BYTES

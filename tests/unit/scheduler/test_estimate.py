@@ -2,10 +2,12 @@
 
 import pytest
 
+from fixtures.qwen import hybrid_folder, wrapped_folder
 from fixtures.smollm2 import NAME, models_folder, smollm2
-from fixtures.tiny import tiny_store
+from fixtures.tiny import stored_at, tiny_store
 from fixtures.toy import ask
 from forerun.base.units import GIB
+from forerun.cache.recurrent import RecurrentCache
 from forerun.engine.memory import cache_bytes
 from forerun.runner.loading import load_here
 from forerun.runner.request import LoadRequest
@@ -29,6 +31,16 @@ SMALL = {
     "max_position_embeddings": 512,
     "dtype": "bfloat16",
 }
+
+# Layers with 2 key heads of 16 and 4 value heads of 12, and what they and those of attention keep.
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+}
+KV = 2 * 2 * 24 * 2 * 1000
+STATE = 2 * 4 * (4 * 12 * 16 + (3 + 16) * 112 + 16 * (2 * 16 + 4 * 12 + 2 * 4))
 
 
 def caches(config, context):
@@ -55,10 +67,18 @@ def caches(config, context):
             2 * 2 * 2 * 24 * 2 * 1000,
         ),
         ({"layer_types": ["a", "kind"], "sliding_window": 10}, 2 * 2 * 2 * 24 * 2 * 1000),
+        ({"layer_types": ["linear_attention", "full_attention"], **DELTA}, KV + STATE),
+        ({"full_attention_interval": 2, **DELTA}, KV + STATE),
+        ({"num_hidden_layers": 8, **DELTA}, 2 * KV + 6 * STATE),
+        (
+            {"layer_types": ["linear_attention"], **DELTA},
+            KV + STATE,
+        ),  # of the other, nothing is said
     ],
 )
 def test_caches_are_keys_and_values_of_every_layer(changes, expected):
-    """08 FIT-1: full layers hold the context, sliding ones window + slack as they allocate it."""
+    """08 FIT-1: full layers hold the context, sliding ones window + slack as they allocate it,
+    recurrent ones two states and the rows of a round with each, whatever the context."""
     assert caches({**SMALL, **changes}, 1000) == expected
 
 
@@ -125,6 +145,12 @@ def test_the_context_is_never_above_the_models_maximum():
     assert choose_context(facts, None, None, 80 * GIB) == 512
 
 
+def buffers(cache):
+    if isinstance(cache, RecurrentCache):
+        return cache.nbytes()
+    return cache._rows.keys.nbytes + cache._rows.values.nbytes
+
+
 def full_caches(request):
     """Bytes of weights and of caches, whole buffers, of a loaded model that has filled them."""
     service = load_here(request)
@@ -132,8 +158,7 @@ def full_caches(request):
         engine = service.served.engine
         ask(engine, [7] * (engine.context - 8), 8)
         assert max(cache.offset for cache in engine.caches) >= engine.context - 8
-        buffers = [cache._rows for cache in (*engine.caches, *engine.drafters.caches)]
-        held = sum(rows.keys.nbytes + rows.values.nbytes for rows in buffers)
+        held = sum(map(buffers, (*engine.caches, *engine.drafters.caches)))
         assert cache_bytes(engine) <= held
         return engine.model.facts.weight_bytes, held
     finally:
@@ -149,6 +174,29 @@ def test_the_estimate_holds_what_a_real_model_takes(tmp_path, family):
     weights, held = full_caches(LoadRequest("tiny", tmp_path, num_ctx=512, threads=1))
     assert need.caches == held
     assert weights <= need.weights <= 2 * weights
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe", "qwen3_next"])
+def test_the_estimate_holds_what_a_hybrid_takes(tmp_path, family):
+    """08 FIT-1, QWN-11: with its own head, which has a layer of keys and values."""
+    checkpoint = hybrid_folder(tmp_path / "checkpoint", family)
+    stored = stored_at(tmp_path / "store", checkpoint)
+    facts = read_facts(stored.get(ModelName.parse("tiny")))
+    assert facts.draft is not None
+    need = estimate(facts.shape, facts.weights, context=512, chunk=512, draft=facts.draft)
+    weights, held = full_caches(LoadRequest("tiny", tmp_path / "store", num_ctx=512, threads=1))
+    assert held <= need.caches <= 1.2 * held
+    assert weights <= need.weights <= 2 * weights
+
+
+def test_a_tower_that_is_not_loaded_is_not_counted(tmp_path):
+    """08 FIT-1, QWN-14."""
+    stored = stored_at(tmp_path / "store", wrapped_folder(tmp_path / "checkpoint"))
+    model = stored.get(ModelName.parse("tiny"))
+    tower = [layer.blob.size for layer in model.tensors if "visual" in layer.name]
+    assert sum(tower) > 0
+    whole = sum(layer.blob.size for layer in model.tensors)
+    assert read_facts(model).weights == whole - sum(tower)
 
 
 @pytest.mark.model

@@ -63,7 +63,8 @@ def read_checkpoint(file: GgufFile, quantize: str = "") -> GgufCheckpoint:
     tensors = {tensor.name: tensor for tensor in file.tensors}
     _require(file, family, tensors, metadata.whole(f"{architecture}.block_count"))
     config = build_config(metadata, family, _facts(file, tensors)) | _special_ids(metadata)
-    planned = plan_tensors(file, family, heads_of(metadata), chooser(config, quantize))
+    choose = chooser(config, quantize, tied="output.weight" not in tensors)
+    planned = plan_tensors(file, family, heads_of(metadata), choose)
     return GgufCheckpoint(
         config=config,
         files={

@@ -12,11 +12,14 @@ from forerun.importer.policy.weight import WeightRole
 Choose = Callable[[str, tuple[int, ...]], str]  # by name and shape: a type, or SOURCE
 
 
-def chooser(config: JsonObject, kind: str, *, draft: bool = False) -> Choose:
-    """The policy for a model of that config; SOURCE as `kind` keeps everything."""
+def chooser(config: JsonObject, kind: str, *, draft: bool = False, tied: bool = False) -> Choose:
+    """The policy for a model of that config; SOURCE as `kind` keeps everything.
+
+    tied  it comes without a head, for which its token embedding stands in
+    """
     if kind == SOURCE:
         return lambda *_: SOURCE
-    asked = asked_of(config, kind, draft=draft)
+    asked = asked_of(config, kind, draft=draft, tied=tied)
     return lambda name, shape: kind_of(name, shape, asked)
 
 

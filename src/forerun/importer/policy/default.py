@@ -15,6 +15,7 @@ class Asked:
     layers: int = 0
     experts: int = 0  # routed experts a layer
     draft: bool = False  # whether the model is another one's draft
+    tied: bool = False  # whether its token embedding is its output head as well
 
     @property
     def eight_bit(self) -> str:
@@ -32,6 +33,8 @@ class Asked:
 
 def default_kind(weight: WeightRole, asked: Asked) -> str:
     """POL-1 to POL-5."""
+    if weight.is_table and asked.tied and asked.affine:
+        return weight.first_fit(asked.eight_bit)  # as a head (POL-3)
     if weight.stays:
         return SOURCE
     if weight.is_head:

@@ -6,7 +6,7 @@ from forerun.importer.policy.default import Asked
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-def asked_of(config: JsonObject, kind: str, *, draft: bool = False) -> Asked:
+def asked_of(config: JsonObject, kind: str, *, draft: bool = False, tied: bool = False) -> Asked:
     """A wish for `kind`. A field that is missing counts as zero: the model's reader refuses it."""
     nested = config.get("text_config")
     text = nested if isinstance(nested, dict) else {}
@@ -17,6 +17,7 @@ def asked_of(config: JsonObject, kind: str, *, draft: bool = False) -> Asked:
         layers=_count(fields.get("num_hidden_layers")),
         experts=next((n for n in map(_count, map(fields.get, _EXPERTS)) if n), 0),
         draft=draft,
+        tied=tied,
     )
 
 

@@ -178,7 +178,8 @@ class DeltaLayer(NativeLayer):
 class NativeLayers:
     """The layers of one model, which work in the same memory: one thread runs them."""
 
-    def __init__(self, layers: Sequence[LayerOperands], dtype: torch.dtype, threads: int) -> None:
+    def __init__(self, layers: list[LayerOperands], dtype: torch.dtype, threads: int) -> None:
+        """Empties the list, so that of no more than one layer there are both forms of weights."""
         loaded = library.load()
         assert loaded is not None, library.why_not()
         self._library, self._team, self._scratch = loaded, loaded.team(threads), Scratch()
@@ -189,10 +190,8 @@ class NativeLayers:
         self._steps = (FrStep * len(layers))(
             *(FrStep(addressof(self._passes[rope]), bfloat16=bfloat16) for rope in ropes)
         )
-        self.layers = [
-            _layer(layer, loaded, step) for layer, step in zip(layers, self._steps, strict=True)
-        ]
-        self._structs = (FrLayer * len(layers))(*(layer.struct for layer in self.layers))
+        self.layers = [_layer(layers.pop(0), loaded, step) for step in self._steps]
+        self._structs = (FrLayer * len(ropes))(*(layer.struct for layer in self.layers))
         self._widest = 0
 
     def enter(

@@ -1,4 +1,4 @@
-"""A decoder layer of gated MLP and causal attention in plain torch: what one C++ call means.
+"""A decoder layer of causal attention in plain torch: what one C++ call means.
 
 Computed in float32 over dequantised weights; keys and values are rounded to the dtype of their
 buffers, and nothing else is.
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.kernels.dequantise.reference import dequantise
+from forerun.kernels.experts.reference import experts, gated_mlp
 from forerun.kernels.layer_operands import AttentionOperands, LayerOperands, MlpOperands
 from forerun.kernels.operands import BiasedLinear
 from forerun.kernels.rms_norm.reference import rms_norm
@@ -78,14 +79,14 @@ def add_mixed(layer: LayerOperands, stream: Tensor, mixed: Tensor, product: Prod
 
 
 def feed_forward(layer: LayerOperands, stream: Tensor, product: Product) -> None:
-    """Add to the stream what the MLP makes of it."""
-    mlp = layer.feed_forward
-    assert isinstance(mlp, MlpOperands), "this layer has an MLP"
+    """Add to the stream what the MLP, or a mixture of experts, makes of it."""
+    part = layer.feed_forward
     into = rms_norm(stream, layer.mlp_norm, layer.epsilon)
-    gate, up = product(mlp.gate, into), product(mlp.up, into)
-    tanh = mlp.activation == "gelu_pytorch_tanh"
-    activated = functional.gelu(gate, approximate="tanh") if tanh else functional.silu(gate)
-    stream += _outer_norm(layer, layer.output_norm, product(mlp.down, activated * up))
+    if isinstance(part, MlpOperands):
+        made = gated_mlp(part, into, product)
+    else:
+        made = experts(part, into, product)
+    stream += _outer_norm(layer, layer.output_norm, made)
 
 
 def _projected(

@@ -86,15 +86,16 @@ class PackedLinear:
 class Kept:
     """What the structs of a layer point to, for as long as this lives."""
 
-    def __init__(self, loaded: Library) -> None:
-        self._loaded = loaded
+    def __init__(self, loaded: Library, take: Take = weight_memory) -> None:
+        """take: gives the memory of repacked weights."""
+        self._loaded, self._take = loaded, take
         self._parts: list[PackedLinear | Tensor] = []
 
     def linear(self, part: BiasedLinear | None) -> FrLinear:
         """Repacked; what it was made from is not kept. Without rows for None."""
         if part is None:
             return FrLinear()
-        packed = PackedLinear(self._loaded, part.weight, part.bias)
+        packed = PackedLinear(self._loaded, part.weight, part.bias, self._take)
         self._parts.append(packed)
         return packed.struct
 

@@ -110,7 +110,7 @@ def build_head(config: ConfigReader, layers: HybridBuilder, parts: Parts) -> Mtp
         conditioning_norm=builder.norm(f"{PREFIX}pre_fc_norm_hidden"),
         fc=fc,
         stack=stack,
-        caches=builder.caches([layer], stack),
+        caches=builder.caches([layer.mixer], stack),
         norm=builder.norm(f"{PREFIX}norm"),
     )
     facts = DraftFacts(

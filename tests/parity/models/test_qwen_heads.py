@@ -99,7 +99,7 @@ def test_pairs_and_a_chain_of_four_equal_transformers(
 
 @torch.inference_mode()
 def test_the_head_ranks_and_unembeds_with_the_models_own(tmp_path: Path) -> None:
-    """QWN-13, CON-5: shared tables, whose bytes the model counts."""
+    """QWN-13, CON-4, CON-5: shared tables, whose bytes the model counts."""
     model = loaded(hybrid_folder(tmp_path, tie_word_embeddings=True))
     head, hidden = the_head(model), torch.randn(3, 64)
     assert head.column_ids is None

@@ -158,7 +158,7 @@ def test_taps_are_told_and_may_be_chosen(tmp_path, target, caplog):
     ],
 )
 def test_a_head_for_another_model_is_refused(tmp_path, target, head, match):
-    """EGL-6, EGL-7, EGL-9: both sides are named, in one line."""
+    """EGL-6, EGL-7, EGL-9, 05 LOD-9: both sides are named, in one line."""
     with refused(match) as caught:
         head.load(tmp_path, target, placement())
     assert "\n" not in str(caught.value)

@@ -178,7 +178,7 @@ def test_a_model_that_wants_a_draft_that_it_has_not_is_refused(tmp_path):
 
 
 def test_a_draft_with_another_vocabulary_is_refused_by_its_first_difference(tmp_path):
-    """DRM-2."""
+    """DRM-2, 05 LOD-9."""
     line = draft_model(tmp_path)
     path = tmp_path / "small" / "tokenizer.json"
     tokenizer = json.loads(path.read_text())

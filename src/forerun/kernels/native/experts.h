@@ -5,7 +5,7 @@
 // the order of their experts, the shared one last: neither the rows beside it nor the order of work
 // changes a bit (WID-2, LIN-9).
 #pragma once
-#include "linear.h"
+#include "mlp.h"
 #include "team.h"
 
 namespace {
@@ -73,7 +73,7 @@ public:
         for (int row = rows.first; row < rows.end; ++row) choose(x, row);
         if (!alone) team_.barrier(member_);
         sort(x);
-        gate_and_up(x.stream);
+        each_gate_and_up(x.stream);
         prefetch(*mlp_of(at_.own.runs[0].expert).down, member_, members_);
         team_.barrier(member_);
         quantise_inner();
@@ -205,7 +205,7 @@ private:
         return at_.shared_gated + int64_t(slot - routed_) * experts_.shared->rows;
     }
 
-    void gate_and_up(const Quantised& stream) const {
+    void each_gate_and_up(const Quantised& stream) const {
         for (int i = 0; i < run_count_; ++i) {
             const Run run = at_.own.runs[i];
             const Mlp mlp = mlp_of(run.expert);
@@ -214,25 +214,11 @@ private:
             if (blocks.first == blocks.end) continue;
             const Quantised x = gathered(
                 stream, run.count, [&](int at) { return at_.own.slot_rows[run.first + at]; });
-            gate_and_up(mlp, run, blocks, x);
+            gate_and_up({*mlp.gate, *mlp.up, layer_.activation}, blocks, x, run.count,
+                        [&](int block, int at) {
+                            return gated(run.first + at) + block * kLanes;
+                        });
         }
-    }
-
-    // One weight after the other: a tenth faster for one row than to take turns between two.
-    void gate_and_up(const Mlp& mlp, const Run& run, Share blocks, const Quantised& x) const {
-        const auto place = [&](int block, int at) { return gated(run.first + at) + block * kLanes; };
-        each_tile(*mlp.gate, blocks, x, run.count, [&](int block, int at, int count, Floats* gate) {
-            for (int t = 0; t < count; ++t) {
-                const Floats active = layer_.activation ? gelu_tanh(gate[t]) : silu(gate[t]);
-                store(place(block, at + t), active);
-            }
-        });
-        each_tile(*mlp.up, blocks, x, run.count, [&](int block, int at, int count, Floats* up) {
-            for (int t = 0; t < count; ++t) {
-                float* to = place(block, at + t);
-                store(to, load(to) * up[t]);
-            }
-        });
     }
 
     void quantise_inner() const {

@@ -3,6 +3,7 @@
 #include "attention.h"
 #include "delta.h"
 #include "experts.h"
+#include "mlp.h"
 #include "team.h"
 
 namespace {
@@ -160,7 +161,10 @@ private:
 
     void mlp() {
         const Quantised x = normed_stream(layer_.mlp_norm);
-        gate_and_up(x);
+        gate_and_up({layer_.gate, layer_.up, layer_.activation}, mine(blocks_of(layer_.gate)), x,
+                    rows_, [&](int block, int row) {
+                        return at_.gated + int64_t(row) * layer_.inner + block * kLanes;
+                    });
         prefetch(layer_.down, member_, members_);
         team_.barrier(member_);
         const Quantised inner =
@@ -168,18 +172,6 @@ private:
                 quantise(at_.gated + int64_t(row) * layer_.inner, to, row);
             });
         add_branch(layer_.down, inner, layer_.output_norm);
-    }
-
-    void gate_and_up(const Quantised& x) {
-        Floats up[kTokenTile];
-        const Share blocks = mine(blocks_of(layer_.gate));
-        each_tile(layer_.gate, blocks, x, rows_, [&](int block, int row, int tokens, Floats* gate) {
-            block_outputs(layer_.up, block, x, row, tokens, up);
-            for (int t = 0; t < tokens; ++t) {
-                const Floats active = layer_.activation ? gelu_tanh(gate[t]) : silu(gate[t]);
-                store(at_.gated + int64_t(row + t) * layer_.inner + block * kLanes, active * up[t]);
-            }
-        });
     }
 
     // Norms and turns queries and keys, and writes keys and values where the cache wants them.

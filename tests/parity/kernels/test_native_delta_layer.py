@@ -202,6 +202,35 @@ def test_what_nobody_asks_for_is_not_written() -> None:
     assert same([*before.parts, *kept.parts], [*was.parts, *fed.parts])
 
 
+def test_a_run_knows_nothing_of_what_the_one_before_it_was_to_fill() -> None:
+    """01 CNV-3, REC-5"""
+    sizes = SIZES["odd"]
+    runner, x, before = DeltaRunner(delta_operands(sizes)), stream_of(sizes, 5), random_state(sizes)
+    want, stream = end_of(DeltaRunner(delta_operands(sizes)), x, before, [5]), x.clone()
+    pending, folded, kept = (
+        nan_inputs(sizes, 5),
+        torch.empty_like(before.delta),
+        nan_inputs(sizes, 5),
+    )
+    runner.run(team(1), x.clone(), DeltaWrite(before, Filled(inputs=pending)))
+    filled = Filled(nan_state(sizes), [nan_state(sizes)], kept)
+    runner.run(team(1), x.clone(), DeltaWrite(before, filled, pending, folded, splits=[2]))
+    (split,), end = filled.splits, filled.end
+    assert end is not None
+    others = [folded, *pending.parts, *kept.parts, *split.parts, *end.parts]
+    for part in others:
+        part.fill_(torch.nan)
+    last = nan_state(sizes)
+    runner.run(team(1), stream, DeltaWrite(before, Filled(last)))
+    assert same([stream, *last.parts], want)
+    assert all(part.isnan().all() for part in others)
+    runner.run(team(1), x.clone(), DeltaWrite(before))
+    assert same(last.parts, want[1:])
+    fed = Fed(*(torch.ones_like(part) for part in kept.parts))
+    runner.run(team(1), x.clone(), DeltaWrite(before, Filled(nan_state(sizes)), fed))
+    assert folded.isnan().all()
+
+
 def test_folding_nothing_copies() -> None:
     """01 REC-5; and of several sequences each by itself."""
     state = torch.randn(2, 2, 16, 16, generator=torch.Generator().manual_seed(1))

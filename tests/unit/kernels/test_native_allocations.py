@@ -9,9 +9,14 @@ from fixtures.native_kernels import ISAS, native_library
 CALLS = """
 import json
 import numpy as np
+import torch
 from fixtures.counted_allocations import CountedFunctions
+from fixtures.delta_operands import (
+    SIZES, DeltaRunner, DeltaWrite, Filled, delta_operands, nan_inputs, nan_state, random_state
+)
 from fixtures.native_kernels import head, linear, random_weight, team
 from fixtures.native_layers import SHAPES, empty_rows, random_layer, run_step
+from forerun.kernels.gated_delta.native import NativeFold
 
 random = np.random.default_rng(0)
 layers = {name: random_layer(shape) for name, shape in SHAPES.items()}
@@ -21,7 +26,15 @@ rows = {
 weight = random_weight(random, 777, 96, bits=8)
 narrow = random_weight(random, 33, 96, biased=True)
 
+sizes = SIZES["odd"]
+delta, fold, before = DeltaRunner(delta_operands(sizes)), NativeFold(1), random_state(sizes)
+end, kept = nan_state(sizes), nan_inputs(sizes, 300)
+
 def all_kernels(members, width, first_row):
+    fold._team = members
+    delta.run(members, torch.randn(width, 96), DeltaWrite(before, Filled(end, (), kept)))
+    delta.run(members, torch.randn(300, 96), DeltaWrite(before, Filled(), kept.first(width)))
+    fold(before.delta, kept, width)
     x = random.standard_normal((width, 96)).astype(np.float32)
     for name, layer in layers.items():
         run_step(members, layer, x.copy(), rows[name], first_row)
@@ -70,5 +83,5 @@ def test_kernels_allocate_nothing() -> None:
     found = json.loads(run_counted(f"ISAS = {ISAS!r}\n{CALLS}"))
     assert set(found) == {f"{isa} {threads}" for isa in ISAS for threads in (1, 3)}
     for calls in found.values():
-        assert {name for name, _ in calls} == {"fr_layers", "fr_linear", "fr_head"}
+        assert {name for name, _ in calls} == {"fr_layers", "fr_linear", "fr_head", "fr_delta_fold"}
         assert [call for call in calls if call[1]] == []

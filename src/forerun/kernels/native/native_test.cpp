@@ -162,6 +162,139 @@ private:
     Packed queries_, keys_, values_, gates_, output_, gate_, up_, down_;
 };
 
+struct DeltaSizes {
+    int hidden, inner, key_heads, value_heads, key_dim, value_dim, taps, bits;
+    int channels() const { return 2 * key_heads * key_dim + mixed(); }
+    int mixed() const { return value_heads * value_dim; }
+    int64_t tail() const { return int64_t(taps - 1) * channels(); }
+    int64_t state() const { return int64_t(mixed()) * key_dim; }
+};
+
+// What steps read, and a struct that points to it.
+struct DeltaRows {
+    std::vector<float> raw, keys, values, decay, beta;
+    DeltaRows(const DeltaSizes& s, int rows)
+        : raw(int64_t(rows) * s.channels()),
+          keys(rows * s.key_heads * s.key_dim),
+          values(rows * s.mixed()),
+          decay(rows * s.value_heads),
+          beta(decay) {}
+    FrDeltaRows rows() {
+        return {raw.data(), keys.data(), values.data(), decay.data(), beta.data()};
+    }
+};
+
+class DeltaLayer {
+public:
+    explicit DeltaLayer(const DeltaSizes& s)
+        : sizes_(s),
+          stream_norm_(floats(s.hidden)),
+          gates_(floats(2 * s.value_heads * s.hidden)),
+          conv_(floats(s.taps * s.channels())),
+          conv_bias_(floats(s.channels())),
+          log_decay_(floats(s.value_heads)),
+          step_bias_(floats(s.value_heads)),
+          norm_(floats(s.value_dim)),
+          inputs_(s.channels(), s.hidden, 32, s.bits, false, true),
+          output_gates_(s.mixed(), s.hidden, 32, 8, true, false),
+          output_(s.hidden, s.mixed(), 32, s.bits, false, false),
+          gate_(s.inner, s.hidden, 32, 8, false, false),
+          down_(s.hidden, s.inner, 32, 8, false, false) {
+        delta_ = {{inputs_.linear, output_gates_.linear},
+                  gates_.data(),
+                  conv_.data(),
+                  conv_bias_.data(),
+                  log_decay_.data(),
+                  step_bias_.data(),
+                  norm_.data(),
+                  s.taps,
+                  s.key_heads,
+                  s.value_heads,
+                  s.key_dim,
+                  s.value_dim};
+        layer_.input_norm = layer_.mlp_norm = stream_norm_.data();
+        layer_.output = output_.linear;
+        layer_.gate = layer_.up = gate_.linear;
+        layer_.down = down_.linear;
+        layer_.epsilon = 1e-6f;
+        layer_.hidden = s.hidden;
+        layer_.inner = s.inner;
+        layer_.delta = &delta_;
+    }
+    DeltaLayer(const DeltaLayer&) = delete;
+
+    bool supported() const { return fr_layer_supported(&layer_); }
+
+    // The stream and the state after `length` rows in forwards of `width`, of which the last ones
+    // stay pending and are folded in at the end. States at splits are copied, too.
+    std::vector<float> run(FrTeam* team, const std::vector<float>& input, int length,
+                           int width) const {
+        const DeltaSizes& s = sizes_;
+        std::vector<float> stream = input, tails(2 * s.tail(), 0.5f), states(2 * s.state(), 0.5f);
+        for (int at = 0, flip = 0; at < length; at += width, flip = !flip) {
+            const int rows = length - at < width ? length - at : width, split = rows / 2;
+            const bool last = at + rows == length;
+            DeltaRows kept(s, rows);
+            std::vector<float> split_tail(s.tail()), split_state(s.state());
+            float *const split_tails[] = {split_tail.data()}, *state = &states[flip * s.state()];
+            float *const split_states[] = {split_state.data()};
+            float *tail = &tails[flip * s.tail()], *next = &states[!flip * s.state()];
+            FrDeltaStep step = {};
+            step.tail = tail;
+            step.state = state;
+            if (last) step.kept = kept.rows();
+            if (!last) step.end_tail = &tails[!flip * s.tail()], step.end_state = next;
+            step.splits = &split;
+            step.split_tails = split_tails;
+            step.split_states = split_states;
+            step.split_count = split > 0;
+            pass(team, &stream[int64_t(at) * s.hidden], rows, step);
+            if (last) fold(team, state, next, kept, rows);
+            if (last) stream.insert(stream.end(), next, next + s.state());
+        }
+        return stream;
+    }
+
+private:
+    void pass(FrTeam* team, float* stream, int rows, const FrDeltaStep& delta) const {
+        std::vector<uint8_t> scratch(fr_layer_scratch(&layer_, rows, fr_team_threads(team)));
+        const FrPass passing = {stream, nullptr, nullptr, rows, nullptr};
+        FrStep step = {};
+        step.rows = &passing;
+        step.delta = &delta;
+        fr_layers(team, &layer_, &step, 1, scratch.data());
+    }
+
+    // Half of the steps by the fold alone, the others before a row that leaves no state.
+    void fold(FrTeam* team, const float* from, float* to, DeltaRows& kept, int rows) const {
+        const DeltaSizes& s = sizes_;
+        const int half = rows / 2;
+        std::vector<float> between(from, from + s.state()), tail(s.tail()), row(s.hidden, 0.5f);
+        if (half) {
+            const FrDeltaFold some = {from,          between.data(), kept.rows(), half, s.key_heads,
+                                      s.value_heads, s.key_dim,      s.value_dim};
+            std::vector<uint8_t> scratch(fr_delta_fold_scratch(&some, fr_team_threads(team)));
+            fr_delta_fold(team, &some, scratch.data());
+        }
+        const FrDeltaRows all = kept.rows();
+        FrDeltaStep step = {};
+        step.tail = tail.data();
+        step.state = between.data();
+        step.pending = {nullptr, all.keys + half * s.key_heads * s.key_dim,
+                        all.values + half * s.mixed(), all.decay + half * s.value_heads,
+                        all.beta + half * s.value_heads};
+        step.pending_count = rows - half;
+        step.folded = to;
+        pass(team, row.data(), 1, step);
+    }
+
+    DeltaSizes sizes_;
+    std::vector<float> stream_norm_, gates_, conv_, conv_bias_, log_decay_, step_bias_, norm_;
+    Packed inputs_, output_gates_, output_, gate_, down_;
+    FrDelta delta_{};
+    FrLayer layer_{};
+};
+
 int failures = 0;
 
 void check(bool right, const char* what, const char* isa, int width) {
@@ -216,10 +349,21 @@ void test_layer(const char* isa, const Shape& shape) {
     const std::vector<float> input = floats(int64_t(length) * shape.hidden);
     const Team alone(fr_team_new(1, isa, 1)), team(fr_team_new(3, isa, 1));
     const std::vector<float> whole = layer.run(alone.get(), input, length, length, 1);
-    for (int width : {1, 2, 7, 16, 100})
+    for (int width : {2, 7, 16, 100})
         for (int together : {1, Layer::kLayers})
             check(same(layer.run(team.get(), input, length, width, together), whole.data()),
                   "layers", isa, width);
+}
+
+void test_delta(const char* isa, const DeltaSizes& sizes) {
+    const DeltaLayer layer(sizes);
+    check(layer.supported(), "support", isa, 0);
+    const int length = 270;
+    const std::vector<float> input = floats(int64_t(length) * sizes.hidden);
+    const Team alone(fr_team_new(1, isa, 1)), team(fr_team_new(3, isa, 1));
+    const std::vector<float> whole = layer.run(alone.get(), input, length, length);
+    for (int width : {1, 7, 16, 265})
+        check(same(layer.run(team.get(), input, length, width), whole.data()), "delta", isa, width);
 }
 
 }  // namespace
@@ -237,6 +381,8 @@ int main() {
         test_layer(isa, {64, 96, 4, 2, 64, 4, 0, 0, false, true, true, false, 22});
         const Mixture mixture(19, 3, 64, 32);
         test_layer(isa, {64, 0, 2, 1, 32, 8, 0, 1, true, true, true, false, 32, mixture.experts()});
+        test_delta(isa, {32, 32, 1, 3, 16, 32, 2, 4});
+        test_delta(isa, {64, 32, 1, 1, 128, 64, 5, 8});
     }
     return failures != 0;
 }

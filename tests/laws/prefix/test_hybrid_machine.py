@@ -4,7 +4,7 @@ Of the models one is loaded, with its own head.
 
 After each request the answer is that of the bare model; what the layers hold, what every node of
 the trie has stored and the logits of the next position are those of one cold forward over the same
-tokens (fp32, 1e-5 of each tensor's scale). Token ids are compared where no two logits are as near
+tokens (fp32, 5e-5 of each tensor's scale). Token ids are compared where no two logits are as near
 as rounding (06 WID-6).
 
 Rules: 02 STR-5, 02 KEY-5, 02 KEY-7, CLO-4, CLO-5, EVI-4, EVI-9, CAN-1, CAN-2, B05, B07, A19, A21.
@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from torch import Tensor
 
 from fixtures.hybrid import KINDS, loaded_hybrid
-from fixtures.hybrid_reference import OPTIONS, assert_holds, continued
+from fixtures.hybrid_reference import OPTIONS, ROUNDING, assert_holds, continued
 from fixtures.prefix_invariants import below, check, check_within_budget, rows_of, tokens_to
 from fixtures.real_hybrid import Layout, model_of
 from fixtures.toy import GREEDY, ListSink
@@ -123,7 +123,7 @@ class HybridLaws(RuleBasedStateMachine):
             if snapshot is not None:
                 for ours, theirs in zip(*cold.both(snapshot, place), strict=True):
                     error, scale = (ours - theirs).abs().max(), theirs.abs().max()
-                    assert error <= 1e-5 * scale, (place, node.start, node.end, float(error))
+                    assert error <= ROUNDING * scale, (place, node.start, node.end, float(error))
             node = node.parent
 
     def cold_layers(self, tokens: tuple[int, ...]) -> "Cold":
@@ -136,8 +136,8 @@ class HybridLaws(RuleBasedStateMachine):
         warm = self.model.forward(Batch.of(sequence[at:], at, device), warm_caches)
         bare = self.model.forward(Batch.of(sequence, 0, device), self.model.new_caches(OPTIONS))
         ours, theirs = (self.model.unembed(run.hidden[:, -1]) for run in (warm, bare))
-        # 1e-5 of a state: logits are behind those of all layers
-        assert (ours - theirs).abs().max() <= 4e-5 * theirs.abs().max()
+        # twice that of a state: logits are behind those of all layers
+        assert (ours - theirs).abs().max() <= 2 * ROUNDING * theirs.abs().max()
 
 
 class Cold:

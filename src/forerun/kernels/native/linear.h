@@ -104,18 +104,12 @@ inline void read_ahead(const uint8_t* p) {
     }
 }
 
+// The codes of columns [4c, 4c + 4) of a sub-group, of sixteen rows.
 template <int bits>
-inline void unpack(const uint8_t* p, Bytes* codes) {
-#pragma GCC unroll 8
-    for (int chunk = 0; chunk < bits; ++chunk) {
-        const Bytes bytes = load_bytes(p + 64 * chunk);
-        if (bits == 4) {
-            codes[2 * chunk % 8] = low_nibbles(bytes);
-            codes[(2 * chunk + 1) % 8] = high_nibbles(bytes);
-        } else {
-            codes[chunk] = bytes;
-        }
-    }
+inline Bytes codes_at(const uint8_t* p, int c) {
+    if (bits == 8) return load_bytes(p + 64 * c);
+    const Bytes bytes = load_bytes(p + 64 * (c / 2));
+    return c % 2 ? high_nibbles(bytes) : low_nibbles(bytes);
 }
 
 // Sixteen outputs of each of `tokens` rows. A row's sum runs over its sub-groups in order, whatever
@@ -135,20 +129,23 @@ inline void multiply(const FrLinear& w, const uint8_t* p, const Quantised& x, in
         const Floats scale = load_terms(p + codes_bytes, wide);
         const Floats zero_term = load_terms(p + codes_bytes + term_bytes(w), wide);
         for (const uint8_t* end = p + codes_bytes; p != end; p += sub_bytes(bits)) {
-            Bytes codes[8];
-            unpack<bits>(p, codes);
             if (fresh) read_ahead<bits>(p);
+            Ints high[tokens], low[tokens];
+#pragma GCC unroll 8
+            for (int t = 0; t < tokens; ++t) high[t] = low[t] = no_ints();
+#pragma GCC unroll 8
+            for (int c = 0; c < 8; ++c) {
+                const Bytes codes = codes_at<bits>(p, c);
+#pragma GCC unroll 8
+                for (int t = 0; t < tokens; ++t) {
+                    const int8_t* four = x_codes + t * kSub * 2 + 4 * c;
+                    high[t] = dot<bits>(high[t], codes, four);
+                    low[t] = dot<bits>(low[t], codes, four + kSub);
+                }
+            }
 #pragma GCC unroll 8
             for (int t = 0; t < tokens; ++t) {
-                const int8_t* x_high = x_codes + t * kSub * 2;
-                const int8_t* x_low = x_high + kSub;
-                Ints high = no_ints(), low = no_ints();
-#pragma GCC unroll 8
-                for (int c = 0; c < 8; ++c) {
-                    high = dot<bits>(high, codes[c], x_high + 4 * c);
-                    low = dot<bits>(low, codes[c], x_low + 4 * c);
-                }
-                total[t] = fma(to_floats(times_256(high) + low), scale, total[t]);
+                total[t] = fma(to_floats(times_256(high[t]) + low[t]), scale, total[t]);
                 total[t] = fma(zero_term, splat(x_sums[t]), total[t]);
             }
             x_codes += kTile * kSub * 2;

@@ -33,13 +33,14 @@ class FusedAttention:
         _rows(cache).end_write(tokens)
 
     def place(self, batch: Batch, write: object) -> bool:
-        history, write = _begun(write).history, _begun(write)
-        if not (write.index is history.lengths is history.positions is None):
+        begun = _begun(write)
+        history = begun.history
+        if not (begun.index is history.lengths is history.positions is None):
             return False
         self._kernel.place(
-            write.keys,
-            write.values,
-            first_row=write.first_index,
+            begun.keys,
+            begun.values,
+            first_row=begun.first_index,
             live=history.live - (batch.width - batch.lengths[0]),
             first_position=history.oldest,
         )

@@ -151,9 +151,12 @@ def write_mixture(folder: Path) -> None:
 
 
 def test_a_mixture_peaks_at_the_model_and_one_layers_experts(tmp_path: Path) -> None:
-    """LOD-4, LIN-12: stacks that are joined, and then packed for the kernels, go layer by layer."""
+    """LOD-4, LIN-12: stacks that are joined, and then packed for the kernels, go layer by layer.
+
+    Room for packed weights is in large pages, so that a layer more than there is may be resident.
+    """
     write_mixture(tmp_path)
     weights, peak, kept = measure(tmp_path, "bfloat16")
     assert weights >= LAYERS * 3 * GATE_UP // 2
-    assert peak <= weights + GATE_UP + SLACK_BYTES
+    assert peak <= weights + 2 * GATE_UP + SLACK_BYTES < weights + LAYERS * GATE_UP
     assert kept <= weights + SLACK_BYTES

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from forerun.kernels.dense_layer import native as native_layer
-from forerun.kernels.dense_layer import reference
-from forerun.kernels.dense_layer.native import ACTIVATIONS, AttentionLayer, NativeLayers
-from forerun.kernels.dense_layer.reference import Place
+from forerun.kernels.decoder_layer import native as native_layer
+from forerun.kernels.decoder_layer import reference
+from forerun.kernels.decoder_layer.native import ACTIVATIONS, AttentionLayer, NativeLayers
+from forerun.kernels.decoder_layer.reference import Place
 from forerun.kernels.layer_operands import AttentionOperands, LayerOperands, MlpOperands
 from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine.native import NativeLinear
@@ -63,7 +63,7 @@ def head_best(x: Tensor, weight: RepackedWeight, count: int, *, threads: int) ->
 def dense_layer(
     layer: LayerOperands, stream: Tensor, turns: Pair, rows: Pair, at: Place, *, threads: int
 ) -> None:
-    """As `dense_layer.reference` says; the layer's weights are repacked ones."""
+    """As `decoder_layer.reference` says; the layer's weights are repacked ones."""
     mixer, mlp = layer.mixer, layer.feed_forward
     assert layer.token_norm is None, "a draft's first layer has no operator"
     assert isinstance(mixer, AttentionOperands), "a layer of attention has an operator"
@@ -147,7 +147,7 @@ def _dense_layer(
     turns, rows = (cosines.contiguous(), sines.contiguous()), (keys, values)
     at = Place(stream.shape[0], first_row, live, first_position)
     if not threads or native_layer.why_not(layer, keys.dtype) is not None:
-        return reference.dense_layer(layer, stream, turns, rows, at)
+        return reference.attention_layer(layer, stream, turns, rows, at)
     head_dim = numbers[6]
     assert stream.is_contiguous(), "the kernel changes a stream in place"
     for part in rows:

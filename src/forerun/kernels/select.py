@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from forerun.base.logs import logger
-from forerun.kernels.dense_layer import native as native_layer
-from forerun.kernels.dense_layer.native import AttentionLayer, DeltaLayer, NativeLayers
+from forerun.kernels.decoder_layer import native as native_layer
+from forerun.kernels.decoder_layer.native import AttentionLayer, DeltaLayer, NativeLayers
 from forerun.kernels.layer_operands import LayerOperands
 from forerun.kernels.linear_affine import native as native_linear
 from forerun.kernels.linear_affine import torch_int4
@@ -40,7 +40,7 @@ __all__ = [
     "NativeLayers",
     "RmsNormKernel",
     "beside",
-    "dense_layers",
+    "decoder_layers",
     "output_head",
     "quantised_linear",
     "refused_layers",
@@ -116,7 +116,7 @@ def beside(
 
 
 def output_head(weight: Kept, dtype: torch.dtype, choice: KernelChoice) -> LinearKernel:
-    """The kernel for a head behind layers of `dense_layers`, whose stream is of `dtype`."""
+    """The kernel for a head behind layers of `decoder_layers`, whose stream is of `dtype`."""
     reason = _refused(weight.device, choice) or native_head.why_not(weight)
     if reason is None:
         return NativeHead(weight, choice.threads)
@@ -134,7 +134,7 @@ def serves_layers(
     return reason is None
 
 
-def dense_layers(
+def decoder_layers(
     layers: list[LayerOperands], dtype: torch.dtype, choice: KernelChoice
 ) -> NativeLayers:
     """Those kernels. Empties the list, so that sources go one by one (05 LOD-4)."""

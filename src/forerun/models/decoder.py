@@ -19,8 +19,8 @@ from forerun.contract.model import Best, CacheOptions, Caches, DraftModel, Forwa
 from forerun.contract.recurrence import Fold
 from forerun.models.blocks import Block, Held
 from forerun.models.layer_caches import NewCache
-from forerun.nn.dense_layer import Streams
 from forerun.nn.embedding import Embedding
+from forerun.nn.fused_layers import Streams
 from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope

@@ -25,9 +25,9 @@ from forerun.models.projection import stack_parts
 from forerun.models.weights import Weights
 from forerun.nn import attention as nn_attention
 from forerun.nn.activation import GATED
-from forerun.nn.dense_layer import fused_layers
 from forerun.nn.embedding import Embedding
 from forerun.nn.experts import Experts
+from forerun.nn.fused_layers import fused_layers
 from forerun.nn.layer_weights import (
     AttentionWeights,
     DeltaWeights,

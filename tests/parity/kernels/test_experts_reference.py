@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fixtures.kernels_parity import random_affine
-from forerun.kernels.dense_layer.reference import exact_product
+from forerun.kernels.decoder_layer.reference import exact_product
 from forerun.kernels.dequantise.reference import dequantise
 from forerun.kernels.experts.reference import experts, route
 from forerun.kernels.layer_operands import ExpertOperands, MlpOperands

@@ -28,7 +28,7 @@ from fixtures.delta_operands import (
 )
 from fixtures.layer_operands import rounded_product
 from fixtures.native_kernels import ISAS, team
-from forerun.kernels.dense_layer.delta_reference import (
+from forerun.kernels.decoder_layer.delta_reference import (
     DeltaPass,
     Product,
     delta_layer,

@@ -1,6 +1,6 @@
 """Mixtures of experts as operands of a layer, in C++ against the reference in plain torch.
 
-06 KER-1. Tolerance as in `test_dense_layer_reference`: twice what rounded activations make.
+06 KER-1. Tolerance as in `test_attention_layer_reference`: twice what rounded activations make.
 """
 
 import gc
@@ -21,8 +21,8 @@ from fixtures.layer_operands import (
     turns_of,
 )
 from fixtures.native_kernels import native_library
-from forerun.kernels.dense_layer.native import AttentionLayer, NativeLayers, why_not
-from forerun.kernels.dense_layer.reference import Place, Product, dense_layer, exact_product
+from forerun.kernels.decoder_layer.native import AttentionLayer, NativeLayers, why_not
+from forerun.kernels.decoder_layer.reference import Place, Product, attention_layer, exact_product
 from forerun.kernels.dequantise.reference import dequantise
 from forerun.kernels.experts.native import NativeExperts
 from forerun.kernels.layer_operands import ExpertOperands, LayerOperands, MlpOperands
@@ -83,7 +83,7 @@ def tokens() -> Tensor:
 def by_reference(layer: LayerOperands, product: Product = exact_product) -> Tensor:
     stream, at = tokens(), Place(LENGTH, 0, LENGTH, 0)
     rows = empty_rows(layer, LENGTH, torch.float32)
-    dense_layer(layer, stream, turns_of(layer, 0, LENGTH), rows, at, product=product)
+    attention_layer(layer, stream, turns_of(layer, 0, LENGTH), rows, at, product=product)
     return stream
 
 

@@ -16,9 +16,9 @@ from fixtures.kernels_parity import random_affine
 from fixtures.layer_operands import HIDDEN, attention_of, empty_rows, family_layer, turns_of
 from fixtures.native_kernels import native_library
 from forerun.kernels import operators
-from forerun.kernels.dense_layer import reference
-from forerun.kernels.dense_layer.native import NativeLayers
-from forerun.kernels.dense_layer.reference import Place
+from forerun.kernels.decoder_layer import reference
+from forerun.kernels.decoder_layer.native import NativeLayers
+from forerun.kernels.decoder_layer.reference import Place
 from forerun.kernels.dequantise.reference import dequantise
 from forerun.kernels.layer_operands import LayerOperands, MlpOperands
 from forerun.kernels.linear_affine.native import NativeLinear
@@ -130,7 +130,7 @@ def test_references_serve_layers(family: str, no_library: int) -> None:
     got = tuple(part.clone() for part in want)
     layer = repacked_layer(family)
     run(layer, got, no_library)
-    reference.dense_layer(layer, want[0], turns(layer), (want[1], want[2]), AT)
+    reference.attention_layer(layer, want[0], turns(layer), (want[1], want[2]), AT)
     for one, other in zip(got, want, strict=True):
         assert torch.equal(one.nan_to_num(), other.nan_to_num())
 

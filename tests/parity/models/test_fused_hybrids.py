@@ -15,7 +15,7 @@ from forerun.contract.batch import Batch
 from forerun.contract.cache import AttentionCache
 from forerun.contract.model import CacheOptions, Caches, TappedModel, TargetModel
 from forerun.contract.recurrence import RecurrentState, RecurrentUpdate, RecurrentWrite
-from forerun.kernels.dense_layer.native import AttentionLayer, DeltaLayer, NativeLayers
+from forerun.kernels.decoder_layer.native import AttentionLayer, DeltaLayer, NativeLayers
 
 HYBRIDS: tuple[Family, ...] = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 TOKENS = [(37 * place + place * place) % 256 for place in range(75)]

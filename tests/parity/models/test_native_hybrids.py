@@ -19,7 +19,7 @@ from forerun.contract.model import CacheOptions, TargetModel
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
-from forerun.nn.dense_layer import FusedLayers
+from forerun.nn.fused_layers import FusedLayers
 from forerun.sampling.options import SamplingOptions
 
 HYBRIDS: tuple[Family, ...] = ("qwen3_5", "qwen3_5_moe", "qwen3_next")

@@ -17,7 +17,7 @@ from forerun.contract.cache import AttentionCache
 from forerun.contract.history import History, Write
 from forerun.contract.model import CacheOptions, Caches, SharedTables, TappedModel, TargetModel
 from forerun.kernels import select
-from forerun.kernels.dense_layer.native import AttentionLayer, NativeLayers
+from forerun.kernels.decoder_layer.native import AttentionLayer, NativeLayers
 
 FAMILIES: tuple[Family, ...] = ("llama", "qwen3", "gemma3")
 WINDOW = 8  # of tiny gemma3
@@ -284,7 +284,7 @@ def test_a_forward_that_breaks_off_leaves_no_write_open(
 
     for broken in (NativeLayers.run, AttentionLayer.place):
         with monkeypatch.context() as patch:
-            patch.setattr(f"forerun.kernels.dense_layer.native.{broken.__qualname__}", breaking)
+            patch.setattr(f"forerun.kernels.decoder_layer.native.{broken.__qualname__}", breaking)
             with pytest.raises(MemoryError):
                 step(model, caches, TOKENS[20:30], 20)
         assert all(cache is not None and cache.offset == 20 for cache in caches)

@@ -8,7 +8,7 @@ import torch
 from fixtures.delta_operands import DeltaSizes, delta_operands
 from fixtures.layer_operands import attention_of, family_layer
 from fixtures.native_kernels import native_library
-from forerun.kernels.dense_layer.native import NativeLayers, why_not
+from forerun.kernels.decoder_layer.native import NativeLayers, why_not
 from forerun.kernels.layer_operands import DeltaOperands, LayerOperands, MlpOperands
 from forerun.kernels.native.structs import FrDelta, FrLayer
 

@@ -30,7 +30,7 @@ from forerun.models.drafts.quantising import (
 from forerun.models.drafts.vocabulary import column_ids
 from forerun.models.tensor_files import Stored, open_tensors
 from forerun.models.weights import LISTED, Weights
-from forerun.nn.dense_layer import FusedLayers, fused_layers
+from forerun.nn.fused_layers import FusedLayers, fused_layers
 from forerun.nn.layer_weights import (
     AttentionWeights,
     LayerForm,

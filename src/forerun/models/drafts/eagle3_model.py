@@ -13,7 +13,7 @@ from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache
 from forerun.contract.model import Best, CacheOptions, Caches, DraftFacts, Forward
 from forerun.models.blocks import Attention, Block, Mlp
-from forerun.nn.dense_layer import FusedLayers
+from forerun.nn.fused_layers import FusedLayers
 from forerun.nn.layer_weights import Heads
 from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm

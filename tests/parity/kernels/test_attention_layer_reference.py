@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fixtures.layer_operands import HIDDEN, empty_rows, family_layer, rounded_product, turns_of
 from fixtures.native_kernels import native_library
-from forerun.kernels.dense_layer.native import NativeLayers
-from forerun.kernels.dense_layer.reference import Place, Product, dense_layer, exact_product
+from forerun.kernels.decoder_layer.native import NativeLayers
+from forerun.kernels.decoder_layer.reference import Place, Product, attention_layer, exact_product
 from forerun.kernels.layer_operands import LayerOperands
 
 FAMILIES = ["llama", "qwen3", "qwen3.5", "gemma3"]
@@ -42,7 +42,7 @@ def by_reference(
     for at in places(width):
         here = slice(at.first_row - DEAD, at.first_row - DEAD + at.width)
         turns = turns_of(layer, at.first_position + here.start, at.width)
-        dense_layer(layer, stream[here], turns, rows, at, product=product)
+        attention_layer(layer, stream[here], turns, rows, at, product=product)
     return stream, *rows
 
 

@@ -15,7 +15,7 @@ from forerun.kernels.select import (
     DeltaLayer,
     KernelChoice,
     NativeLayers,
-    dense_layers,
+    decoder_layers,
     refused_layers,
     serves_layers,
 )
@@ -51,7 +51,7 @@ def fused_layers(
     layers.clear()
     for mixer in mixers:
         mixer.clear()
-    return FusedLayers(dense_layers(operands, dtype, kernels), mixers, dtype)
+    return FusedLayers(decoder_layers(operands, dtype, kernels), mixers, dtype)
 
 
 class FusedLayers:

@@ -36,7 +36,7 @@ def exact_product(part: BiasedLinear, x: Tensor) -> Tensor:
     return functional.linear(x, dequantise(part.weight, torch.float32), bias)
 
 
-def dense_layer(
+def attention_layer(
     layer: LayerOperands,
     stream: Tensor,
     turns: tuple[Tensor, Tensor],

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.kernels.causal_conv.reference import ConvFilter, causal_conv
-from forerun.kernels.dense_layer.reference import (
+from forerun.kernels.decoder_layer.reference import (
     Product,
     add_mixed,
     exact_product,

@@ -45,7 +45,7 @@ def read_experts(
     return ExpertShape(
         count=count,
         top=top,
-        renormalised=config.flag("norm_topk_prob") and top > 1,
+        renormalised=config.flag("norm_topk_prob"),
         inner=config.integer("moe_intermediate_size"),
         shared_inner=shared_inner or None,
         activation=activation,

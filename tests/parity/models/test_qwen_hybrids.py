@@ -50,12 +50,17 @@ SHAPES: list[tuple[Family, int, Mapping[str, object]]] = [
     ("qwen3_5_moe", 1, {}),
     ("qwen3_5_moe", 2, {"num_experts": 5, "num_experts_per_tok": 5, "layer_types": LAYERS}),
     ("qwen3_5_moe", 3, {"num_experts_per_tok": 2, "tie_word_embeddings": True}),
+    ("qwen3_5_moe", 4, {"num_experts_per_tok": 1}),
     ("qwen3_next", 1, {}),
     ("qwen3_next", 2, {"mlp_only_layers": [1], "linear_num_key_heads": 4}),
     ("qwen3_next", 3, {"decoder_sparse_step": 2, "linear_num_key_heads": 1}),
+    ("qwen3_next", 4, {"num_experts_per_tok": 1}),
+    ("qwen3_next", 5, {"num_experts_per_tok": 1, "norm_topk_prob": False}),
     ("qwen3_moe", 1, {}),
     ("qwen3_moe", 2, {"norm_topk_prob": True, "mlp_only_layers": [0]}),
     ("qwen3_moe", 3, {"decoder_sparse_step": 2, "tie_word_embeddings": True, "num_experts": 3}),
+    ("qwen3_moe", 4, {"num_experts_per_tok": 1, "norm_topk_prob": True}),
+    ("qwen3_moe", 5, {"num_experts_per_tok": 1}),
 ]
 CHUNKS = {"token by token": (1,), "uneven": (7, 1, 1, 20, 2), "past a scan": (3, 65, 2)}
 

@@ -210,15 +210,18 @@ def reading_contender(threads: int) -> Run:
 
 
 def dequantised(model: StoredModel) -> "dict[str, Tensor]":
-    """Every weight of a stored model as bfloat16 values."""
+    """Every weight of a stored model, its draft's left out, as bfloat16 values."""
     import torch
     from safetensors.torch import load_file
 
     from forerun.kernels.dequantise.reference import dequantise
     from forerun.kernels.operands import AffineWeight
+    from forerun.store.manifest import DRAFT_PREFIX
 
     weights = {}
     for layer in model.tensors:
+        if layer.name.startswith(DRAFT_PREFIX):
+            continue
         parts = load_file(model.file(layer))
         name = next(part for part in parts if not part.endswith((".scale", ".bias")))
         scale, bias = parts.get(f"{name}.scale"), parts.get(f"{name}.bias")

@@ -37,6 +37,8 @@ def write_source(model: StoredModel, folder: Path) -> dict[str, int]:
     weights = dequantised(model)
     folder.mkdir(parents=True, exist_ok=True)
     for layer in model.manifest.of_type(kinds.JSON):
+        if layer.name.startswith(kinds.DRAFT_FOLDER):
+            continue
         (folder / layer.name).write_bytes(model.read(layer))
     config = {**model.json("config.json"), "dtype": "bfloat16"}
     config.pop("torch_dtype", None)  # the field's older name

@@ -16,12 +16,14 @@ from forerun.store.store import Store
 from forerun.store.stored import StoredModel
 
 
-def imported(models: Path, name: str, folder: Path, *, quantize: str = "") -> StoredModel:
+def imported(
+    models: Path, name: str, folder: Path, *, quantize: str = "", modelfile: str = "FROM ."
+) -> StoredModel:
     """The model `name` of the store at `models`; created from `folder` unless it is there."""
     store = Store(models)
     if not store.exists(ModelName.parse(name)):
         source = str(folder.resolve())
-        asked = CreateRequest(name=name, modelfile="FROM .", folder=source, quantize=quantize)
+        asked = CreateRequest(name=name, modelfile=modelfile, folder=source, quantize=quantize)
         with open(os.devnull, "wb") as unheard:
             create(asked, store, Reporter(unheard.fileno()))
     return store.get(ModelName.parse(name))

@@ -20,9 +20,10 @@ from benchmarks.formats import (
     results,
     served_reader,
 )
+from benchmarks.importing import imported, write_source
 from benchmarks.plot import draw
 from benchmarks.quality import texts
-from fixtures.tiny import tiny_store
+from fixtures.tiny import tiny_folder, tiny_store
 
 FINE, COARSE = "int8", "mxfp4"
 
@@ -97,6 +98,18 @@ def test_every_format_is_made_and_read(tmp_path: Path, monkeypatch: pytest.Monke
             found[name, ALONE].divergence, rel=0.5, abs=0.01
         )
     assert found[FINE, ALONE].divergence < found[COARSE, ALONE].divergence / 4
+
+
+def test_a_models_draft_is_no_part_of_a_source(tmp_path: Path) -> None:
+    """The catalogue's own model has a head."""
+    tiny_folder(tmp_path / "tiny", "llama")
+    tiny_folder(tmp_path / "tiny" / "head", "llama", num_hidden_layers=1)
+    models, text = tmp_path / "store", f"FROM .\nDRAFT {tmp_path / 'tiny' / 'head'}"
+    plain = imported(models, "plain", tmp_path / "tiny")
+    drafting = imported(models, "drafting", tmp_path / "tiny", modelfile=text)
+    assert len(drafting.tensors) > len(plain.tensors)
+    numbers = [write_source(each, tmp_path / str(each.name)) for each in (plain, drafting)]
+    assert numbers[0] == numbers[1]
 
 
 def test_the_picture_is_drawn_from_the_report() -> None:

@@ -1,6 +1,7 @@
 """Decoder layers that run in one call (KER-1): the caches and batches around the kernel."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ from forerun.nn.layer_weights import AttentionWeights, DeltaWeights, LayerWeight
 from forerun.nn.rope import Rope
 
 Turns = Sequence[Sequence[tuple[int, int]]]  # of each rope and row: `Rope.addresses`
+_Begun = Iterator[tuple[FusedLayer, LayerCache | None, object]]  # writes, until they have ended
 Streams = dict[int, Tensor]  # the residual stream as it enters a layer, by index of the layer
 
 
@@ -91,15 +93,12 @@ class FusedLayers:
             return x, self._into(rows, batch, batch.writes, taps)
         assert len(set(batch.lengths)) == 1, f"rows of a cache advance in step: {batch.lengths}"
         writes: list[object] = []
-        written = 0  # unless all goes well
-        try:
+        begun = zip(self._layers, caches, writes, strict=False)
+        with _undone(begun):
             for layer, cache in zip(self._layers, caches, strict=True):
                 writes.append(layer.begin(cache, batch))
             streams = self._into(rows, batch, writes, taps)
-            written = batch.lengths[0]
-        finally:
-            for layer, cache, write in zip(self._layers, caches, writes, strict=False):
-                layer.end(cache, write, written)
+        _end(begun, batch.lengths[0])
         return x, streams
 
     @property
@@ -169,6 +168,26 @@ class FusedLayers:
             else:
                 layer.written(batch, writes[index], run)
         return streams
+
+
+def _end(begun: _Begun, tokens: int) -> None:
+    """Every write, each once. After a failure those that are left are undone: a cache with a
+    write open would refuse even to be freed."""
+    with _undone(begun):
+        for layer, cache, write in begun:
+            layer.end(cache, write, tokens)
+
+
+@contextmanager
+def _undone(begun: _Begun) -> Iterator[None]:
+    """What fails within is raised once the writes that have not ended are undone."""
+    try:
+        yield
+    except BaseException as first:  # noqa: BLE001 - raised again, whatever fails in between
+        try:
+            _end(begun, 0)
+        finally:
+            raise first
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Whole hybrids in one native call: bits at every width, what rounds leave, and failures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -8,14 +8,21 @@ import torch
 from torch import Tensor
 
 from fixtures.checkpoints import CPU, chunked_logits, logits
+from fixtures.hybrid import CONTEXT, VOCABULARY, loaded_hybrid
 from fixtures.quantised import quantised_hybrid
 from fixtures.tiny import Family
+from fixtures.toy import ListSink
+from forerun.cache.kv import KVCache
 from forerun.cache.recurrent import RecurrentCache
 from forerun.contract.batch import Batch
 from forerun.contract.cache import AttentionCache
 from forerun.contract.model import CacheOptions, Caches, TappedModel, TargetModel
 from forerun.contract.recurrence import RecurrentState, RecurrentUpdate, RecurrentWrite
+from forerun.engine.generate import generate
+from forerun.engine.job import Job
+from forerun.engine.loaded import LoadedModel
 from forerun.kernels.decoder_layer.native import AttentionLayer, DeltaLayer, NativeLayers
+from forerun.sampling.options import SamplingOptions
 
 HYBRIDS: tuple[Family, ...] = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
 TOKENS = [(37 * place + place * place) % 256 for place in range(75)]
@@ -214,10 +221,11 @@ def batch_tensors(start: int, length: int) -> tuple[Tensor, Tensor]:
 
 @torch.inference_mode()
 def test_states_of_several_sequences_are_written_row_by_row(tmp_path: Path) -> None:
-    """CON-8, CNV-2, 01 REC-4: a joined write of three; a row that has ended before a split, or
-    brings nothing, stands still there."""
+    """CON-8, CNV-2, 01 REC-4: a joined write of four; a row that has ended before a split or at
+    it, or brings nothing, stands still there."""
     model = native_hybrid(tmp_path, **PURE)
-    histories, news = (TOKENS[:9], TOKENS[30:44], TOKENS[50:53]), (TOKENS[9:14], TOKENS[44:46], ())
+    histories = (TOKENS[:9], TOKENS[30:44], TOKENS[60:67], TOKENS[50:53])
+    news = (TOKENS[9:14], TOKENS[44:46], TOKENS[67:71], ())
     caches = [fresh(model) for _ in histories]
     for one, tokens in zip(caches, histories, strict=True):
         step(model, one, tokens, 0)
@@ -231,7 +239,7 @@ def test_states_of_several_sequences_are_written_row_by_row(tmp_path: Path) -> N
             RecurrentState(torch.full_like(before.conv, torch.nan), torch.empty_like(before.delta))
             for _ in range(3)
         ]
-        update = RecurrentUpdate(due[-1], (5, 2, 0), tuple(due[:-1]))
+        update = RecurrentUpdate(due[-1], (5, 2, 4, 0), tuple(due[:-1]))
         writes.append(RecurrentWrite(before, None, None, splits, update))
     starts = tuple(map(len, histories))
     hidden = model.forward(padded(news, starts, writes=writes), caches[0]).hidden
@@ -290,7 +298,13 @@ def test_a_forward_that_breaks_off_leaves_no_write_open(
     def breaking(*_: object, **__: object) -> None:
         raise MemoryError
 
-    broken = (NativeLayers.run, AttentionLayer.place, DeltaLayer.place, RecurrentCache.begin_write)
+    broken = (
+        NativeLayers.run,
+        AttentionLayer.place,
+        DeltaLayer.place,
+        RecurrentCache.begin_write,
+        RecurrentCache._copies,  # so that each `put` fails, of no tokens too
+    )
     for function in broken:
         with monkeypatch.context() as patch:
             patch.setattr(f"{function.__module__}.{function.__qualname__}", breaking)
@@ -298,3 +312,77 @@ def test_a_forward_that_breaks_off_leaves_no_write_open(
                 step(model, caches, TOKENS[20:30], 20)
         assert all(cache is not None and cache.offset == 20 for cache in caches)
     assert torch.equal(step(model, caches, TOKENS[20:30], 20), logits(model, TOKENS[:30])[20:])
+
+
+class Breaking:
+    """What a method does but for one call of it, counted from 0, which there is no memory for."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, method: Callable[..., object], which: int):
+        self._left = which
+
+        def called(*given: object, **named: object) -> object:
+            self._left -= 1
+            if self._left == -1:
+                raise MemoryError("of the one call")
+            return method(*given, **named)
+
+        patch.setattr(f"{method.__module__}.{method.__qualname__}", called)
+
+    @property
+    def broke(self) -> bool:
+        return self._left < 0
+
+
+# what ends a write of a recurrent layer and of an attention layer runs them, if captures are due
+ENDS = pytest.mark.parametrize("method", [RecurrentCache._copies, KVCache._range])
+
+
+@ENDS
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_write_that_cannot_be_ended_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Callable[..., object], which: int
+) -> None:
+    """01 WRT-2, REC-4: layers after the one that failed hold what they held. All can be freed."""
+    model = native_hybrid(tmp_path)
+    caches = fresh(model)
+    step(model, caches, TOKENS[:17], 0)
+    Captured(caches, [30])
+    with monkeypatch.context() as patch:
+        broken = Breaking(patch, method, which)
+        with pytest.raises(MemoryError, match="of the one call"):
+            step(model, caches, TOKENS[17:37], 17)
+    assert broken.broke
+    offsets = [cache.offset for cache in caches if cache is not None]
+    assert offsets == sorted(offsets, reverse=True), "those before it have ended theirs"
+    assert offsets[-1] == (17 if (method, which) != (KVCache._range, 1) else 37)
+    for cache in caches:
+        assert cache is not None
+        cache.free()
+    assert torch.equal(step(model, caches, TOKENS[:30], 0), logits(model, TOKENS[:30]))
+
+
+def answer(engine: LoadedModel) -> Sequence[int]:
+    sink = ListSink()
+    job = Job(tuple(range(1, 40)), frozenset(), SamplingOptions(temperature=0.0), 6, sink)
+    with torch.inference_mode():
+        generate(engine, job)
+    assert sink.error is None
+    return sink.tokens
+
+
+@ENDS
+@pytest.mark.parametrize("which", range(3))
+def test_the_engine_answers_the_request_after_one_whose_write_could_not_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Callable[..., object], which: int
+) -> None:
+    """01 WRT-2, 05 REQ-3: whatever layer it was of, the next answer is a cold one."""
+    config = {"vocab_size": VOCABULARY, "max_position_embeddings": CONTEXT}
+    no_ids = {"eos_token_id": None, "pad_token_id": None}
+    model = quantised_hybrid(tmp_path, DENSE, **config, **no_ids).load()
+    engine = loaded_hybrid(model)  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        broken = Breaking(patch, method, which)
+        with pytest.raises(MemoryError, match="of the one call"):
+            answer(engine)
+    assert broken.broke
+    assert answer(engine) == answer(loaded_hybrid(model))  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ makes its conditioning runs once a round over rows of any size, and keeps eight.
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from forerun.nn.layer_weights import AttentionWeights, ExpertWeights, LayerWeights, MlpWeights
@@ -16,9 +17,12 @@ from forerun.nn.linear import LinearWeights
 from forerun.quant.codec import quantise
 from forerun.quant.formats import QuantFormat
 from forerun.quant.packed import PackedWeight
+from forerun.quant.stored import packed_weight, stored_shapes
 
 FORMAT = QuantFormat("int4", 32)
 CONDITION_FORMAT = QuantFormat("int8", 32)
+
+SLAB_BYTES = 1 << 20  # of the source; quantising takes some tens of times as much for a moment
 
 
 def quantised_linear(part: LinearWeights, to: QuantFormat = FORMAT) -> LinearWeights:
@@ -26,7 +30,22 @@ def quantised_linear(part: LinearWeights, to: QuantFormat = FORMAT) -> LinearWei
     weight = part.weight
     if not isinstance(weight, Tensor) or weight.shape[1] % to.group:
         return part
-    return LinearWeights(quantise(weight, to), part.bias)
+    return LinearWeights(_by_slabs(weight, to), part.bias)
+
+
+def _by_slabs(weight: Tensor, to: QuantFormat) -> PackedWeight:
+    """What `quantise` makes of the whole, of some rows at a time (LIN-12)."""
+    shapes = stored_shapes(weight.shape[0], weight.shape[1], to)
+    words = torch.empty(shapes.words, dtype=torch.uint32, device=weight.device)
+    scale = torch.empty(shapes.groups, dtype=torch.float16, device=weight.device)
+    points = torch.empty_like(scale)
+    rows = max(1, SLAB_BYTES // (weight.shape[1] * weight.element_size()))
+    for first in range(0, len(weight), rows):
+        slab = slice(first, first + rows)
+        made = quantise(weight[slab], to, torch.float16)
+        assert made.zero_points is not None, "formats of drafts are affine"
+        words[slab], scale[slab], points[slab] = made.data.words, made.data.scale, made.zero_points
+    return packed_weight(words, scale, points, to)
 
 
 def quantised_layer(layer: LayerWeights) -> LayerWeights:

@@ -1,0 +1,41 @@
+"""A draft's weights in the kernels' formats, quantised some rows at a time."""
+
+import pytest
+import torch
+
+from forerun.models.drafts.quantising import (
+    CONDITION_FORMAT,
+    FORMAT,
+    SLAB_BYTES,
+    quantised_linear,
+)
+from forerun.nn.linear import LinearWeights
+from forerun.quant.codec import quantise
+from forerun.quant.formats import QuantFormat
+from forerun.quant.packed import PackedWeight
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("form", [FORMAT, CONDITION_FORMAT])
+def test_slabs_of_rows_make_the_bits_of_the_whole(form: QuantFormat, dtype: torch.dtype) -> None:
+    """LIN-12: over two slabs and a part of one."""
+    rows = 5 * SLAB_BYTES // (2 * 256 * dtype.itemsize) + 3
+    weight = torch.randn(rows, 256, generator=torch.Generator().manual_seed(1)).to(dtype)
+    bias = torch.randn(rows)
+    made, whole = quantised_linear(LinearWeights(weight, bias), form), quantise(weight, form)
+    assert made.bias is bias
+    assert isinstance(made.weight, PackedWeight)
+    assert made.weight.format == form
+    assert made.weight.zero_points is not None
+    assert whole.zero_points is not None
+    assert torch.equal(made.weight.data.words.int(), whole.data.words.int())
+    assert torch.equal(made.weight.data.scale, whole.data.scale)
+    assert torch.equal(made.weight.zero_points, whole.zero_points)
+
+
+def test_what_is_not_of_whole_groups_stays_as_it_is() -> None:
+    """LIN-1: and what is quantised already."""
+    uneven = LinearWeights(torch.randn(4, 40), None)
+    assert quantised_linear(uneven) is uneven
+    packed = LinearWeights(quantise(torch.randn(4, 64), CONDITION_FORMAT), None)
+    assert quantised_linear(packed) is packed

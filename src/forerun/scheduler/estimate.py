@@ -23,7 +23,6 @@ SLACK = 256  # of a sliding-window layer, whose buffer has window + 2 * SLACK ro
 _ELEMENT = {"float32": 4, "float64": 8}  # every other type is computed in two bytes
 _TABLE = "embed_tokens."
 _SLIDING, _LINEAR = "sliding_attention", "linear"
-_HEAD = "mtp.fc."  # of a checkpoint's own draft head, whose one layer attends
 # Parts of vision models that are left in their files.
 _TOWERS = tuple(
     f"{container}{part}."
@@ -195,7 +194,7 @@ def _draft(model: StoredModel, shape: ModelShape) -> ModelShape | None:
     """Of the manifest, else the checkpoint's own head, whose layer is like those of the model."""
     if model.draft is not None:
         return read_shape(model.json(model.draft.config))
-    if not any(layer.name.startswith(_HEAD) for layer in model.tensors):
+    if not model.has_own_head:
         return None
     return replace(shape, windows=(None,), recurrent=None)
 

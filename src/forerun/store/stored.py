@@ -19,6 +19,7 @@ from forerun.store.names import ModelName
 from forerun.store.parameters import decode_parameters
 from forerun.store.tensors import LogicalTensor, logical_tensors
 
+_OWN_HEAD = "mtp.fc."  # of a checkpoint that brings a head for drafting (06 QWN-13)
 _DRAFT_CONFIG = f"{DRAFT_FOLDER}config.json"
 
 
@@ -100,6 +101,11 @@ class StoredModel:
         if not layers:
             return ()
         return decode_messages(self.read(layers[0]), f"messages of {self.name}")
+
+    @property
+    def has_own_head(self) -> bool:
+        """Whether the checkpoint brought one that drafts; one layer, which attends."""
+        return any(layer.name.startswith(_OWN_HEAD) for layer in self.tensors)
 
     def target_tensors(self) -> Iterator[LogicalTensor]:
         """What the target's tensors are, the draft's left out; no weight is read.

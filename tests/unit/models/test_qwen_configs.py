@@ -104,7 +104,7 @@ def test_kinds_of_layers_by_list_and_by_interval() -> None:
         ({"linear_key_head_dim": None}, "has no linear_key_head_dim"),
         ({"attn_output_gate": False}, "attn_output_gate to False"),
         ({"use_sliding_window": True}, "use_sliding_window to True"),
-        ({"hidden_act": "relu"}, "hidden_act to 'relu'"),
+        ({"hidden_act": "gelu_pytorch_tanh"}, "hidden_act to 'gelu_pytorch_tanh'"),
         ({"partial_rotary_factor": 0.05}, "partial_rotary_factor rotates 1 of 24"),
         ({**EXPERTS, "num_experts_per_tok": 9}, "num_experts_per_tok 9 is more than the 8 experts"),
         ({"num_experts": 8}, "has no moe_intermediate_size"),

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from fixtures.qwen import hybrid_folder, wrapped_folder
-from fixtures.tiny import tiny_folder
+from fixtures.tiny import stored_at, tiny_folder
 from fixtures.toy import ListSink
 from forerun.base.errors import LoadError
+from forerun.cli.sections import text_of
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
@@ -101,3 +102,11 @@ def test_a_model_that_wants_its_head_and_has_none_is_refused(tmp_path):
     with pytest.raises(LoadError, match="says PARAMETER draft model and has no draft"):
         opened(folder, tmp_path, "PARAMETER draft model\n")
     assert opened(folder, tmp_path).drafters.choices() == ("auto", "lookup", "off")
+
+
+@pytest.mark.parametrize("mtp", [True, False])
+def test_show_tells_of_the_head(tmp_path: Path, mtp: bool) -> None:
+    """CON-5, F15: and of none where there is none."""
+    store = stored_at(tmp_path / "store", hybrid_folder(tmp_path / "folder", mtp=mtp))
+    model = store.get(ModelName.parse("tiny"))
+    assert ("the checkpoint's own head" in text_of(model, "info")) is mtp

@@ -6,7 +6,6 @@ from forerun.base.errors import LoadError
 from forerun.models.config import ConfigReader
 from forerun.models.decoder_build import DecoderShape, read_shape
 from forerun.models.experts import ExpertShape, read_experts, sparse_layers
-from forerun.nn.activation import GATED
 from forerun.nn.recurrence import DeltaHeads
 from forerun.nn.rope import RopeParameters, from_config
 
@@ -44,7 +43,7 @@ def read_hybrid(config: ConfigReader) -> HybridConfig:
     config = config.text().with_defaults(DEFAULTS)
     config.refuse("attn_output_gate", unless=(True,))
     config.refuse("use_sliding_window")
-    activation = config.only("hidden_act", "silu", GATED)
+    activation = config.only("hidden_act", "silu", ("silu",))  # of the convolutions too
     experts, layers = read_experts(config, activation), config.integer("num_hidden_layers")
     sparse = sparse_layers(config, layers) if experts else (False,) * layers
     if experts is not None and all(sparse):  # then there is no MLP that would need it

@@ -243,6 +243,7 @@ def test_a_missing_part_of_a_mixture_is_named(tmp_path: Path, part: str, named: 
         ("language_model.", "language_model.lm_head"),
         ("model.language_model.model.", "model.language_model.lm_head"),
         ("model.language_model.", "lm_head"),
+        ("model.language_model.", "model.lm_head"),
     ],
 )
 def test_the_text_model_is_found_under_any_prefix(

@@ -53,6 +53,10 @@ class LoadError(ForerunError):
     """A model cannot be loaded; the message names the config field, tensor or device."""
 
 
+class DamagedModelError(ForerunError):
+    """What a model computes is no number: its weights are damaged, or too large for their type."""
+
+
 class ImportFailedError(ForerunError):
     """A pull or create could not finish; what was fetched so far stays for the next try."""
 

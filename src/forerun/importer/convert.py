@@ -116,12 +116,20 @@ def without_one(weight: NDArray[np.float32]) -> NDArray[np.float32]:
     return weight - np.float32(1)
 
 
-def has_nan(data: Bytes, dtype: str) -> bool:
-    """Whether raw little-endian values of a safetensors float type hold a NaN."""
-    if dtype == "F8_E4M3":
-        return bool(((data & np.uint8(0x7F)) == np.uint8(0x7F)).any())
-    if dtype == "BF16":
-        bits = data.view("<u2") & np.uint16(0x7FFF)
-        return bool((bits > np.uint16(0x7F80)).any())
-    floats = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
-    return dtype in floats and bool(np.isnan(data.view(floats[dtype])).any())
+# Where all of these bits are set, a value is infinite or no number; of E4M3 only the latter.
+_EXPONENT = {
+    "F8_E4M3": ("u1", 0x7F),
+    "BF16": ("<u2", 0x7F80),
+    "F16": ("<u2", 0x7C00),
+    "F32": ("<u4", 0x7F80_0000),
+    "F64": ("<u8", 0x7FF0_0000_0000_0000),
+}
+
+
+def is_finite(data: Bytes, dtype: str) -> bool:
+    """Whether raw little-endian values hold no NaN and no infinity; of types without them: True."""
+    if dtype not in _EXPONENT:
+        return True
+    item, exponent = _EXPONENT[dtype]
+    bits = data.view(item) & np.dtype(item).type(exponent)
+    return not bool((bits == exponent).any())

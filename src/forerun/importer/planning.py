@@ -102,15 +102,34 @@ def _in_turn(
     experts = [stack[index] for index in range(count)]
     first = experts[0]
     for expert in experts:
-        if _likeness(expert) != _likeness(first):
+        difference = _difference(expert, first)
+        if difference is not None:
             raise ImportFailedError(
-                f"tensor {expert.values.name} is {expert.kind} {list(expert.shape)}, and "
-                f"{first.values.name} {first.kind} {list(first.shape)}; experts of a layer are "
-                f"stacked and must be alike"
+                f"tensor {difference}; experts of a layer are stacked and must be alike"
             )
     return experts
 
 
-def _likeness(source: SourceTensor) -> tuple[object, ...]:
-    dtypes = tuple(part.dtype for part in source.parts)
-    return source.kind, source.shape, source.group, dtypes, source.global_scale is None
+def _difference(expert: SourceTensor, first: SourceTensor) -> str | None:
+    """What of one expert is not as it is of the first, in words; None where they are alike."""
+    if _form(expert) != _form(first):
+        return f"{expert.values.name} is {_form(expert)}, and {first.values.name} {_form(first)}"
+    for what, one, other in (
+        ("codes", expert.values, first.values),
+        ("scales", expert.scale, first.scale),
+        ("zero points", expert.bias, first.bias),
+        ("global scale", expert.global_scale, first.global_scale),
+    ):
+        if one is not None and other is not None:
+            if one.dtype != other.dtype:
+                return f"{one.name} is {one.dtype}, and {other.name} {other.dtype}"
+        elif one is not None:
+            return f"{first.values.name} has no {what}, and there is {one.name}"
+        elif other is not None:
+            return f"{expert.values.name} has no {what}, and there is {other.name}"
+    return None
+
+
+def _form(source: SourceTensor) -> str:
+    groups = f" in groups of {source.group}" if source.group else ""
+    return f"{source.kind} {list(source.shape)}{groups}"

@@ -16,7 +16,14 @@ WORD_BYTES: Final = 4
 _ACTIVATION_SCALES: Final = (".input_scale", ".input_global_scale")
 _FLOATS: Final = ("F16", "BF16", "F32")
 # What belongs to a quantised weight, and stands alone only where the rest of it is missing.
-_LEFT_OVER: Final = (".scales", ".biases", ".weight_packed", ".weight_scale", ".weight_scale_2")
+_LEFT_OVER: Final = (
+    ".scales",
+    ".biases",
+    ".weight_packed",
+    ".weight_scale",
+    ".weight_scale_2",
+    ".weight_global_scale",
+)
 _CODES: Final = ("U8", "U32", "I32", "F8_E4M3")
 
 

@@ -7,16 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.base.errors import ImportFailedError
-from forerun.importer.convert import Bytes, has_nan
+from forerun.importer.convert import Bytes, is_finite
 from forerun.store.headers import TensorEntry
 
 CHUNK_BYTES = 4 << 20
 
 
 def read_chunks(entry: TensorEntry, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Bytes]:
-    """All bytes of a tensor. ImportFailedError names it where the file ends early or holds a NaN.
+    """All bytes of a tensor, whose numbers are finite.
 
-    Read, not mapped: a file that shrinks meanwhile is an error here and not a signal.
+    ImportFailedError names it where they are not, or where the file ends early. Read, not mapped: a
+    file that shrinks meanwhile is an error here and not a signal.
     """
     with entry.file.open("rb") as file:
         file.seek(entry.start)
@@ -25,9 +26,9 @@ def read_chunks(entry: TensorEntry, chunk_bytes: int = CHUNK_BYTES) -> Iterator[
             data = np.fromfile(file, np.uint8, min(left, chunk_bytes))
             if not data.size:
                 raise ImportFailedError(f"{entry.file} ends inside tensor {entry.name}")
-            if has_nan(data, entry.dtype):
+            if not is_finite(data, entry.dtype):
                 raise ImportFailedError(
-                    f"tensor {entry.name} holds values that are no numbers; the file "
+                    f"tensor {entry.name} holds values that are no finite numbers; the file "
                     f"{entry.file} is damaged, fetch it again"
                 )
             left -= data.size

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forerun.base.errors import RequestError
+from forerun.base.errors import DamagedModelError, RequestError
 from forerun.contract.model import Best
 from forerun.sampling import host_row
 from forerun.sampling.distribution import Distribution, check_ids, first_best
@@ -380,7 +380,11 @@ def _refuse_strange(slot: int, best: float) -> None:
     """`best`: the largest of the slot's scores."""
     if best == -math.inf:
         raise NoAllowedTokenError(slot)
-    assert math.isfinite(best), f"the logits of slot {slot} hold {best}"
+    if not math.isfinite(best):
+        raise DamagedModelError(
+            f"the model's logits hold {best}: its weights are damaged or its numbers overflow; "
+            f"import it again, or take another checkpoint of it"
+        )
 
 
 def _joined(parts: list[Sampled]) -> Sampled:

@@ -2,12 +2,13 @@
 
 import dataclasses
 import logging
+import math
 
 import pytest
 import torch
 
 from fixtures.toy import EOS, VOCABULARY, ListSink, ToyTarget, ask, endless, loaded_toy
-from forerun.base.errors import RequestError
+from forerun.base.errors import DamagedModelError, RequestError
 from forerun.prefix.prefix_cache import PrefixCache
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import Sampler
@@ -118,6 +119,13 @@ def test_a_request_that_allows_no_token_is_refused_and_the_next_one_works():
     refused = ask(loaded, [1, 2], sampling=forbidden)
     assert isinstance(refused.error, RequestError)
     assert ask(loaded, [1, 2], 3).figures.generated_tokens == 3
+
+
+def test_a_model_that_computes_no_numbers_is_named_and_the_thread_goes_on():
+    """04 ORD-9: its weights are at fault, and no state of ours."""
+    damaged = ask(loaded_toy(ToyTarget(endless, peak=math.nan)), [1, 2], 3)
+    assert isinstance(damaged.error, DamagedModelError)
+    assert damaged.tokens == []
 
 
 def test_the_answer_ends_at_a_stop_token_that_is_not_shown():

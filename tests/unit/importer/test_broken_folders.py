@@ -236,7 +236,11 @@ BROKEN: dict[str, tuple[str, Break, str]] = {
         replaced(NORM, lambda t: t[:-1].clone()),
         rf"{NORM} has shape \[63\]",
     ),
-    "no number": ("llama", replaced(NORM, nan_in), rf"{NORM} holds values that are no numbers"),
+    "no number": (
+        "llama",
+        replaced(NORM, nan_in),
+        rf"{NORM} holds values that are no finite numbers",
+    ),
     "E5M2": ("llama", eight_bit_floats(torch.float8_e5m2, None), rf"{Q} is of type F8_E5M2"),
     "E4M3 in blocks of another size": (
         *("llama", eight_bit_floats(torch.float8_e4m3fn, [64, 64]), rf"{Q} is E4M3.*\[64, 64\]"),

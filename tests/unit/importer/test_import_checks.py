@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 from torch import Tensor
 
 from fixtures.checkpoints import edit_config, edit_tensors
-from fixtures.tiny import tiny_folder
+from fixtures.tiny import Family, tiny_folder
 from forerun.base.errors import ImportFailedError
 from forerun.base.logs import ROOT
 from forerun.importer.sources import folder_source
@@ -82,17 +82,19 @@ def test_an_unknown_architecture_is_named(folder: Path, refuse: Refuse) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-@pytest.mark.parametrize("value", [float("nan"), -float("nan")])
-def test_a_nan_is_named(folder: Path, refuse: Refuse, dtype: torch.dtype, value: float) -> None:
-    """F13, 07 T11: a tensor with one NaN in it stops the import; infinities may be meant."""
+@pytest.mark.parametrize("value", [float("nan"), -float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_finite_number_is_named(
+    folder: Path, refuse: Refuse, dtype: torch.dtype, value: float
+) -> None:
+    """F13, 07 T11: a tensor with one in it stops the import, quantised or not."""
 
     def spoil(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         bad = tensors[NORM].to(dtype)
-        bad[5], bad[6] = value, float("inf")
+        bad[5] = value
         return tensors | {NORM: bad}
 
     edit_tensors(folder, spoil)
-    refuse("FROM tiny", rf"{NORM} holds values that are no numbers")
+    refuse("FROM tiny", rf"{NORM} holds values that are no finite numbers")
 
 
 def test_a_nan_scale_of_a_gguf_file_is_named(folder: Path, tmp_path: Path, refuse: Refuse) -> None:
@@ -107,6 +109,23 @@ def test_a_nan_scale_of_a_gguf_file_is_named(folder: Path, tmp_path: Path, refus
     with pytest.warns(RuntimeWarning):  # the gguf package divides by the infinite scale
         convert_folder(folder, tmp_path / "a.gguf", "llama", matrices=Q8_0)
     refuse("FROM a.gguf", r"blk\.0\.ffn_up\.weight holds values")
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_an_infinite_norm_of_a_gguf_file_is_named(
+    tmp_path: Path, refuse: Refuse, family: Family
+) -> None:
+    """F13: of gemma it is moved by one on the way."""
+    folder = tiny_folder(tmp_path / "of", family)
+
+    def spoil(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        tensors["model.norm.weight"][3] = float("inf")
+        return tensors
+
+    edit_tensors(folder, spoil)
+    stated = {"gemma3.attention.sliding_window": 8} if family == "gemma3" else {}
+    convert_folder(folder, tmp_path / "a.gguf", family, extra=stated)
+    refuse("FROM a.gguf", r"tensor output_norm\.weight holds values")
 
 
 def test_a_truncated_shard_is_named(folder: Path, refuse: Refuse) -> None:

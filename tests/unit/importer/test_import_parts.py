@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load
 
 from forerun.base.errors import ImportFailedError
-from forerun.importer.convert import has_nan, unpermuted_rows
+from forerun.importer.convert import is_finite, unpermuted_rows
 from forerun.importer.journal import FORMAT, Journal
 from forerun.importer.plan import TensorPlan, in_order
 from forerun.importer.progress import Meter, Reporter
@@ -45,19 +45,32 @@ def test_unpermuting_undoes_the_interleaving(heads: int, half: int, columns: int
 
 
 @pytest.mark.parametrize(
-    ("dtype", "bits", "nan"),
+    ("dtype", "bits", "finite"),
     [
         ("F16", 0x7C00, False),
-        ("F16", 0xFC01, True),
+        ("F16", 0xFC01, False),
+        ("F16", 0xFBFF, True),
         ("BF16", 0xFF80, False),
-        ("BF16", 0x7F81, True),
-        ("I16", 0xFFFF, False),
+        ("BF16", 0x7F81, False),
+        ("BF16", 0x7F7F, True),
+        ("F8_E4M3", 0x7F00, False),
+        ("F8_E4M3", 0x7E80, True),
+        ("I16", 0xFFFF, True),
     ],
 )
-def test_nan_is_told_from_infinity(dtype: str, bits: int, nan: bool) -> None:
-    """F13."""
+def test_numbers_are_told_from_what_is_none(dtype: str, bits: int, finite: bool) -> None:
+    """F13: the largest of a type is one, an infinity is not."""
     data = np.array([0, bits, 0], "<u2").view(np.uint8)
-    assert has_nan(data, dtype) is nan
+    assert is_finite(data, dtype) is finite
+
+
+@pytest.mark.parametrize(("dtype", "item"), [("F32", np.float32), ("F64", np.float64)])
+def test_wide_numbers_are_told_from_what_is_none(dtype: str, item: type[np.floating]) -> None:
+    """F13."""
+    largest = np.finfo(item).max
+    assert is_finite(np.array([0, -largest], item).view(np.uint8), dtype)
+    for value in (np.inf, -np.inf, np.nan):
+        assert not is_finite(np.array([largest, value], item).view(np.uint8), dtype)
 
 
 def test_a_tensor_file_is_read_back_by_the_library() -> None:

@@ -152,6 +152,31 @@ def test_experts_keep_their_own_global_scales(tmp_path: Path) -> None:
     assert torch.equal(values(found, metadata["mlp.experts"], name), expected)
 
 
+@pytest.mark.parametrize("lacking", [0, 2])
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("weight_scale_2", None, r"\.{0}\.\S+ has no global scale, and there is .*weight_scale_2"),
+        ("weight_scale", torch.float8_e5m2, "weight_scale .* is of type F8_E5M2"),
+    ],
+)
+def test_experts_whose_parts_differ_are_named(
+    tmp_path: Path, lacking: int, part: str, change: torch.dtype | None, message: str
+) -> None:
+    """PLN-2: a factor that one expert lacks would be 1 or another's."""
+    tensors: dict[str, Tensor] = {}
+    for expert in range(3):
+        at = f"mlp.experts.{expert}.up_proj"
+        made = {name.replace(PATH, at): tensor for name, tensor in modelopt(0.5).items()}
+        if expert == lacking:
+            found = made.pop(f"{at}.{part}")
+            if change is not None:
+                made[f"{at}.{part}"] = found.float().to(change)
+        tensors |= made
+    with pytest.raises(ForerunError, match=message.format(lacking)):
+        imported(tmp_path, tensors)
+
+
 W, GROUPS = ("U32", (64, 8)), ("BF16", (64, 1))
 BYTES, FP8 = ("U8", (64, 32)), ("F8_E4M3", (64, 4))
 STATED = {"quantization": {"bits": 4, "group_size": 64}}
@@ -165,6 +190,8 @@ STATED = {"quantization": {"bits": 4, "group_size": 64}}
         ({"scales": GROUPS}, "scales", "other tensors are missing"),
         ({"weight_packed": BYTES}, "weight_packed", "other tensors are missing"),
         ({"weight": BYTES}, "weight", "other tensors are missing"),
+        ({"weight_scale_2": ("F32", ())}, "weight_scale_2", "other tensors are missing"),
+        ({"weight_global_scale": ("F32", (1,))}, "weight_global_scale", "tensors are missing"),
         ({"weight": ("F8_E4M3", (64, 64)), "weight_scale": ("F32", ())}, "weight", "missing or of"),
         ({"weight": W, "scales": ("BF16", (64, 2)), "biases": GROUPS}, "weight", "does not fit"),
         ({"weight": W, "scales": ("BF16", (32, 1)), "biases": GROUPS}, "scales", "does not fit"),
@@ -207,5 +234,5 @@ def test_a_global_scale_is_a_number_above_zero(tmp_path: Path, factor: float) ->
 def test_a_nan_among_scales_is_named(tmp_path: Path) -> None:
     """F13, 07 T11."""
     tensors = modelopt(1.0) | {f"{PATH}.weight_scale": scales([ONE, 0x7F], [ONE, ONE])}
-    with pytest.raises(ForerunError, match=r"weight_scale holds values that are no numbers"):
+    with pytest.raises(ForerunError, match=r"weight_scale holds values that are no finite numbers"):
         imported(tmp_path, tensors)

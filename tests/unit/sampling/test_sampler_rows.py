@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from forerun.base.errors import RequestError
+from forerun.base.errors import DamagedModelError, RequestError
 from forerun.sampling.noise import Purpose
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.sampler import NoAllowedTokenError
@@ -119,10 +119,11 @@ def test_a_row_whose_allowed_tokens_have_no_score_is_empty_too():
         one_slot(GREEDY).sample([0], torch.full((1, 8), -torch.inf), [0])
 
 
-def test_logits_that_are_not_numbers_are_a_bug_and_not_a_token():
-    """ORD-9: a broken model must not look like an answer."""
-    with pytest.raises(AssertionError, match="the logits of slot 0 hold nan"):
+def test_logits_that_are_not_numbers_are_named_and_no_token():
+    """ORD-9, 08 API-14: a broken model must not look like an answer; its user can act on it."""
+    with pytest.raises(DamagedModelError, match=r"logits hold nan.*import it again") as refused:
         one_slot(SEEDED).sample([0], torch.full((1, 8), torch.nan), [0])
+    assert refused.value.status == 500
 
 
 def test_a_bias_of_100_forces_and_minus_100_forbids():

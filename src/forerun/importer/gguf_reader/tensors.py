@@ -15,7 +15,7 @@ from forerun.importer.convert import (
     Bytes,
     GroupTerms,
     group_terms,
-    has_nan,
+    is_finite,
     pack_words,
     to_bfloat16,
     unpermuted_rows,
@@ -141,7 +141,7 @@ def _widened(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> Iterator[N
 def _dense(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> Part:
     if plan.minus_one:
         values = without_one(widen(_whole(file, tensor), tensor.type))
-        _refuse_nan(tensor, bool(np.isnan(values).any()))
+        _refuse_strange(tensor, finite=bool(np.isfinite(values).all()))
         return part(plan.name, "F32", plan.shape, [values])
     dtype = KEPT.get(tensor.type.name, "BF16")
     if plan.heads:
@@ -161,10 +161,10 @@ def _permuted(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> Iterator[
 
 def _values(tensor: GgufTensor, rows: Bytes, rule: Rule) -> NDArray[Any]:
     if rule is Rule.KEEP:
-        _refuse_nan(tensor, has_nan(rows, KEPT[tensor.type.name]))
+        _refuse_strange(tensor, finite=is_finite(rows, KEPT[tensor.type.name]))
         return rows
     values = widen(rows, tensor.type)
-    _refuse_nan(tensor, not np.isfinite(values).all())
+    _refuse_strange(tensor, finite=bool(np.isfinite(values).all()))
     return to_bfloat16(values)
 
 
@@ -172,7 +172,7 @@ def _affine(file: GgufFile, tensor: GgufTensor, plan: TensorPlan) -> Sequence[Pa
     kind = BlockKind[tensor.type.name]
     rows = _rows_in_order(_whole(file, tensor), plan)
     terms = group_terms(rows, kind)
-    _refuse_nan(tensor, not terms.finite)
+    _refuse_strange(tensor, finite=terms.finite)
     columns = plan.shape[-1]
     words = (*plan.shape[:-1], columns * kind.bits // 32)
     step = max(1, CHUNK_BYTES // tensor.row_bytes)
@@ -202,9 +202,9 @@ def _rows_in_order(rows: NDArray[Any], plan: TensorPlan) -> NDArray[Any]:
     return rows.reshape(first, -1)[unpermuted_rows(first, plan.heads)]
 
 
-def _refuse_nan(tensor: GgufTensor, found: bool) -> None:
-    if found:
+def _refuse_strange(tensor: GgufTensor, *, finite: bool) -> None:
+    if not finite:
         raise ImportFailedError(
-            f"tensor {tensor.name} holds values that are no numbers; the file is damaged, fetch "
-            f"it again"
+            f"tensor {tensor.name} holds values that are no finite numbers; the file is "
+            f"damaged, fetch it again"
         )

@@ -165,8 +165,14 @@ class _Parts:
     def _global_scale(self) -> TensorEntry | None:
         if not self.layout.global_scale:
             return None
-        scale = self.entries.get(self._base + self.layout.global_scale)
-        if scale is not None and (scale.dtype != "F32" or scale.shape not in ((), (1,))):
+        name = self._base + self.layout.global_scale
+        scale = self.entries.get(name)
+        if scale is None:
+            raise ImportFailedError(
+                f"tensor {name} is missing, the global scale of quantised weight "
+                f"{self.weight.name}; the checkpoint is incomplete, fetch it again"
+            )
+        if scale.dtype != "F32" or scale.shape not in ((), (1,)):
             raise self._wrong(scale, f"is {scale.dtype} {list(scale.shape)} and not one F32 number")
         return scale
 

@@ -152,29 +152,30 @@ def test_experts_keep_their_own_global_scales(tmp_path: Path) -> None:
     assert torch.equal(values(found, metadata["mlp.experts"], name), expected)
 
 
+def of_expert(expert: int, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    at = f"mlp.experts.{expert}.up_proj"
+    return {name.replace(PATH, at): tensor for name, tensor in tensors.items()}
+
+
 @pytest.mark.parametrize("lacking", [0, 2])
-@pytest.mark.parametrize(
-    ("part", "change", "message"),
-    [
-        ("weight_scale_2", None, r"\.{0}\.\S+ has no global scale, and there is .*weight_scale_2"),
-        ("weight_scale", torch.float8_e5m2, "weight_scale .* is of type F8_E5M2"),
-    ],
-)
-def test_experts_whose_parts_differ_are_named(
-    tmp_path: Path, lacking: int, part: str, change: torch.dtype | None, message: str
-) -> None:
-    """PLN-2: a factor that one expert lacks would be 1 or another's."""
+def test_an_expert_without_a_global_scale_is_named(tmp_path: Path, lacking: int) -> None:
+    """PLN-2: it would be 1, or another's."""
     tensors: dict[str, Tensor] = {}
     for expert in range(3):
-        at = f"mlp.experts.{expert}.up_proj"
-        made = {name.replace(PATH, at): tensor for name, tensor in modelopt(0.5).items()}
-        if expert == lacking:
-            found = made.pop(f"{at}.{part}")
-            if change is not None:
-                made[f"{at}.{part}"] = found.float().to(change)
-        tensors |= made
-    with pytest.raises(ForerunError, match=message.format(lacking)):
+        tensors |= of_expert(expert, modelopt(0.5))
+    del tensors[f"mlp.experts.{lacking}.up_proj.weight_scale_2"]
+    message = rf"\.{lacking}\.up_proj\.weight has no global scale, and there is .*weight_scale_2;"
+    with pytest.raises(ForerunError, match=message):
         imported(tmp_path, tensors)
+
+
+def test_an_expert_whose_scales_are_of_another_type_is_named(tmp_path: Path) -> None:
+    """PLN-2"""
+    kinds = (torch.bfloat16, torch.float16)
+    first, second = (of_expert(index, mlx_affine(4, kind)[0]) for index, kind in enumerate(kinds))
+    message = r"1\.up_proj\.scales is F16, and .*0\.up_proj\.scales BF16; experts"
+    with pytest.raises(ForerunError, match=message):
+        imported(tmp_path, first | second, quantization={"bits": 4, "group_size": 32})
 
 
 W, GROUPS = ("U32", (64, 8)), ("BF16", (64, 1))
@@ -201,6 +202,12 @@ STATED = {"quantization": {"bits": 4, "group_size": 64}}
         ({"weight_packed": BYTES, "weight_scale": BYTES}, "weight_scale", "of type U8"),
         ({"weight_packed": ("U8", (64, 31)), "weight_scale": FP8}, "weight_packed", "31 bytes"),
         ({"weight": BYTES, "weight_scale": ("F8_E4M3", (64, 3))}, "weight_scale", "does not fit"),
+        ({"weight": BYTES, "weight_scale": FP8}, "weight_scale_2", "missing.*incomplete"),
+        (
+            {"weight_packed": BYTES, "weight_scale": FP8},
+            "weight_global_scale",
+            "missing.*incomplete",
+        ),
         (
             {"weight": BYTES, "weight_scale": FP8, "weight_scale_2": ("BF16", ())},
             "weight_scale_2",
@@ -216,7 +223,7 @@ STATED = {"quantization": {"bits": 4, "group_size": 64}}
 def test_parts_that_make_up_no_weight_are_named(
     parts: dict[str, tuple[str, Shape]], named: str, message: str
 ) -> None:
-    """PRQ, PRQ-1, 07 T11: each error names the tensor at fault."""
+    """PRQ, PRQ-1, 07 T11: each error names the tensor at fault, one that is missing as well."""
     tensors = entries(**{f"{PATH}.{part}": entry for part, entry in parts.items()})
     expected = rf"tensor {re.escape(f'{PATH}.{named}')}\b.*{message}"
     with pytest.raises(ForerunError, match=expected) as error:

@@ -1,6 +1,7 @@
 """From tensors to blobs: order, experts, what shares a blob (07 PLN)."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,19 @@ def test_experts_that_are_no_stack_are_named(
         planned(experts() | change)
 
 
+@pytest.mark.parametrize("lacking", [0, 1])
+def test_experts_of_which_one_lacks_a_part_are_named(lacking: int) -> None:
+    """PLN-2: its factor would be 1, or another's."""
+    sources = {name: plain(entry) for name, entry in entries(**experts()).items()}
+    factors = entries(**{f"{EXPERTS}.{1 - lacking}.up_proj.factor": ("F32", ())})
+    for name, factor in factors.items():
+        whole = name.replace("factor", "weight")
+        sources[whole] = replace(sources[whole], global_scale=factor)
+    message = rf"\.{lacking}\.up_proj\.weight has no global scale, and there is .*factor; experts"
+    with pytest.raises(ImportFailedError, match=message):
+        plan_blobs(sources, chooser({}, ""))
+
+
 def test_a_stack_beside_its_experts_is_a_collision() -> None:
     """PLN-4, 07 T8: both are named."""
     name = f"{EXPERTS}.up_proj.weight"
@@ -151,7 +165,9 @@ def test_two_forms_of_one_weight_are_a_collision(tmp_path: Path) -> None:
     """PLN-4, 07 T8."""
     packed = torch.zeros(2, 16, dtype=torch.uint8)
     scale = torch.ones(2, 2).to(torch.float8_e4m3fn)
-    tensors = {"a.weight_packed": packed, "a.weight_scale": scale, "a.weight": torch.ones(2, 32)}
+    parts = {"a.weight_packed": packed, "a.weight_scale": scale}
+    parts["a.weight_global_scale"] = torch.ones(1)
+    tensors = parts | {"a.weight": torch.ones(2, 32)}
     with pytest.raises(
         ImportFailedError, match=r"a\.weight_packed and a\.weight are both a\.weight"
     ):

@@ -45,7 +45,7 @@ def read_packed(
     shape  [rows, columns], or of a stack [experts, rows, columns]
     """
     words, scale = parts.stored(name), parts.stored(name + SCALE)
-    columns = _last(words), _last(scale)
+    columns = words.row, scale.row
     form = resolve(name, columns, metadata=words.quantisation, config=config)
     has_points = name + ZERO_POINTS in parts
     _check(name, form, words, scale, has_points)
@@ -97,8 +97,3 @@ def _global_scale(parts: Parts, name: str, rows: tuple[int, ...]) -> Tensor | No
             return scale.repeat_interleave(rows[-1])
         return scale.flatten()
     return None
-
-
-def _last(stored: Stored) -> int:
-    """Numbers in its last dimension; a lone number is a row of one."""
-    return stored.shape[-1] if stored.shape else 1

@@ -25,6 +25,11 @@ class Stored:
     shape: tuple[int, ...]
 
     @property
+    def row(self) -> int:
+        """Numbers in the last dimension; a lone number is a row of one."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
     def quantisation(self) -> Mapping[str, str]:
         """What the file states of the weight: `quant_type` and `group_size` (07 PLN-5).
 

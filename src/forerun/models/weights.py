@@ -60,7 +60,7 @@ class Weights:
         """Numbers in a row of a dense tensor as stored; None where it is missing or packed."""
         stored = self._unpicked.get(name)
         packed = name + SCALE in self
-        return None if stored is None or packed else _row(stored)
+        return None if stored is None or packed else stored.row
 
     def prefix(self, name: str, candidates: Sequence[str]) -> str:
         """The first of `candidates` under which tensor `name` stands."""
@@ -255,11 +255,6 @@ class Weights:
                 f"{list(shape)}"
             )
         return stored
-
-
-def _row(stored: Stored) -> int:
-    """Numbers in its last dimension; a lone number is a row of one."""
-    return stored.shape[-1] if stored.shape else 1
 
 
 def _in_words(name: str) -> str:

@@ -11,6 +11,8 @@ from fixtures.quantised import HYBRID_KEPT, quantised_hybrid
 from fixtures.tiny import Family
 from forerun.contract.batch import Batch
 from forerun.contract.model import CacheOptions, TargetModel
+from forerun.models.decoder import Blocks, DecoderModel
+from forerun.nn.fused_layers import FusedLayers
 from forerun.quant.formats import QuantFormat
 
 HYBRIDS: tuple[Family, ...] = ("qwen3_5", "qwen3_5_moe", "qwen3_next")
@@ -91,13 +93,20 @@ def test_routers_and_gates_may_be_quantised(tmp_path: Path) -> None:
     assert relative_error(logits(ours, TOKENS), logits(checkpoint.dense(), TOKENS)) <= EXACT
 
 
+@pytest.mark.parametrize("dense", ["", "model.layers.1.self_attn.o_proj"])
 @pytest.mark.parametrize("family", HYBRIDS)
-def test_a_dense_head_beside_kernels_is_quantised_for_them(tmp_path: Path, family: Family) -> None:
-    """QWN-13: it only proposes, and its steps are as fast as the model's. What it makes is what its
-    values said, but for the rounding to four bits."""
-    checkpoint = quantised_hybrid(tmp_path, family, kept=(*HYBRID_KEPT, "mtp."))
+def test_a_dense_head_beside_kernels_is_quantised_for_them(
+    tmp_path: Path, family: Family, dense: str
+) -> None:
+    """QWN-13: it only proposes, and its steps are as fast as the model's, whose layers may be
+    separate operations, most of them on threads of the kernels. What it makes is what its values
+    said, but for the rounding to four bits."""
+    kept = (*HYBRID_KEPT, "mtp.", *([dense] if dense else []))
+    checkpoint = quantised_hybrid(tmp_path, family, kept=kept)
     ours, reference = checkpoint.load(), checkpoint.load(native=False)
     assert ours.facts.own_threads
+    assert isinstance(ours, DecoderModel)
+    assert isinstance(ours._parts.stack, Blocks if dense else FusedLayers)
     heads = [model.self_draft() for model in (ours, reference)]
     sizes = [head.facts.weight_bytes for head in heads if head is not None]
     assert 0 < 2 * sizes[0] < sizes[1]

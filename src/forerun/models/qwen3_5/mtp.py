@@ -95,14 +95,14 @@ def build_head(config: ConfigReader, layers: HybridBuilder, parts: Parts) -> Mtp
     if f"{PREFIX}fc.weight" not in weights:
         return None
     config.text().refuse("mtp_use_dedicated_embeddings")
-    hidden, native = shape.hidden_size, parts.stack.own_threads
+    hidden, own_threads = shape.hidden_size, parts.stack.own_threads  # fused or not: torch has one
     sparse = layers.config.experts is not None
     layer = layers.layer(0, f"{PREFIX}layers.0.", attends=True, sparse=sparse)
-    if native:
+    if own_threads:
         layer = quantised_layer(layer)
-    stack = builder.stack([layer], fuse=native)
+    stack = builder.stack([layer], fuse=own_threads)
     (picked,) = weights.pick(2 * hidden, (f"{PREFIX}fc", hidden))
-    if native:
+    if own_threads:
         picked = quantised_linear(picked, CONDITION_FORMAT)
     fc = Linear(picked.weight, picked.bias, dtype=stack.stream, kernels=weights.placement.kernels)
     own = Own(

@@ -24,7 +24,7 @@ from forerun.nn.norm import RMSNorm
 from forerun.nn.recurrence import DeltaHeads
 
 SPLIT = ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
-NATIVE = ("in_proj_qkvz", "in_proj_ba")
+GROUPED = ("in_proj_qkvz", "in_proj_ba")  # key head by key head
 CONV = ".linear_attn.conv1d.weight"
 
 
@@ -178,15 +178,15 @@ class HybridBuilder:
 
 
 def naming(weights: Weights, at: str) -> tuple[str, ...]:
-    """SPLIT or NATIVE, whichever a layer's projections have, all of them (QWN-7)."""
-    found = {part: f"{at}{part}.weight" in weights for part in (*SPLIT, *NATIVE)}
+    """SPLIT or GROUPED, whichever a layer's projections have, all of them (QWN-7)."""
+    found = {part: f"{at}{part}.weight" in weights for part in (*SPLIT, *GROUPED)}
     present = [part for part, there in found.items() if there]
-    names = NATIVE if set(present) & set(NATIVE) else SPLIT
+    names = GROUPED if set(present) & set(GROUPED) else SPLIT
     surplus = [part for part in present if part not in names]
     if surplus:
         raise LoadError(
             f"{at} has {', '.join(present)}: the same projections in two forms; keep "
-            f"{', '.join(SPLIT)} or {', '.join(NATIVE)}"
+            f"{', '.join(SPLIT)} or {', '.join(GROUPED)}"
         )
     missing = [part for part in names if not found[part]]
     if missing:

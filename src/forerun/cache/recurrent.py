@@ -121,6 +121,7 @@ class RecurrentCache:
 
     def prepare_snapshots(self, offsets: Sequence[int]) -> None:
         self._assert_no_write()
+        self._schedule.check(offsets, self._offset)
         due_now = self._offset in offsets
         now = self.snapshot(self._offset) if due_now else None
         self._schedule.prepare(offsets, self._offset)
@@ -205,7 +206,7 @@ class RecurrentCache:
     def _put_states(self, begun: _Begun, tokens: int) -> None:
         """Of a round, too, of which nothing counts."""
         write, live = begun.write, self._known()
-        copies = self._copies(tokens, write.splits, write.update)
+        copies = self._copies(tokens, write.splits, write.update, fresh=self._replays)
         if tokens and self._replays:
             self._stand_at(begun.into, 0)
         elif tokens:
@@ -222,9 +223,17 @@ class RecurrentCache:
         self._advance(tokens, copies)
 
     def _copies(
-        self, tokens: int, splits: tuple[int, ...], update: RecurrentUpdate
+        self,
+        tokens: int,
+        splits: tuple[int, ...],
+        update: RecurrentUpdate,
+        *,
+        fresh: bool = False,
     ) -> dict[int, RecurrentState]:
-        """Of the states at the offsets that a write of so many tokens reaches and that are due."""
+        """Of the states at the offsets that a write of so many tokens reaches and that are due.
+
+        fresh  those at the splits were made for this write alone: they need no copy
+        """
         states = dict(zip(splits, update.splits, strict=False))
         copies = {}
         for at in self._schedule.due(self._offset, self._offset + tokens):
@@ -234,7 +243,7 @@ class RecurrentCache:
                 continue
             state = update.end if done == tokens else states[done]
             assert state is not None
-            copies[at] = compact(state)
+            copies[at] = state if fresh and done < tokens else compact(state)
         return copies
 
     def _advance(self, tokens: int, copies: dict[int, RecurrentState]) -> None:

@@ -19,10 +19,14 @@ class Schedule:
         self._captured: dict[int, Snapshot | None] = {}
         self._base = 0
 
-    def prepare(self, offsets: Sequence[int], now: int) -> None:
+    def check(self, offsets: Sequence[int], now: int) -> None:
+        """As `prepare` does before anything else: for kinds that copy a state first."""
         assert self.offsets is None, "the last schedule has not been taken"
         steps = [now - 1, *offsets]
         assert all(a < b for a, b in zip(steps, offsets, strict=False)), (now, list(offsets))
+
+    def prepare(self, offsets: Sequence[int], now: int) -> None:
+        self.check(offsets, now)
         self.offsets, self._captured, self._base = list(offsets), {}, now
 
     def due(self, start: int, end: int) -> list[int]:

@@ -9,6 +9,7 @@ import torch
 
 from fixtures.numbered_states import SHAPE, STATE_BYTES, held, put, state_of
 from forerun.cache import recurrent
+from forerun.cache.places import Place
 from forerun.cache.recurrent import RecurrentCache
 from forerun.contract.cache import RecurrentLayerCache
 from forerun.contract.recurrence import RecurrentState, RecurrentUpdate
@@ -176,6 +177,32 @@ def test_a_schedule_is_drained_before_the_next():
     for wrong in ([3], [6, 5], [5, 5]):
         with pytest.raises(AssertionError):
             cache.prepare_snapshots(wrong)
+
+
+def test_a_schedule_that_is_refused_has_taken_no_copy(monkeypatch):
+    """CTR-3, PND-2: nobody would close it."""
+    cache = RecurrentCache(SHAPE)
+    put(cache, 4, 1)
+    monkeypatch.setattr(Place, "folded", None)
+    with pytest.raises(AssertionError):
+        cache.prepare_snapshots([4, 4])
+    monkeypatch.undo()
+    cache.prepare_snapshots([4, 5])
+    with pytest.raises(AssertionError, match="has not been taken"):
+        cache.prepare_snapshots([4, 5])
+    assert [taken and taken.end for taken in cache.take_snapshots()] == [4, None]
+
+
+def test_a_copy_that_fails_leaves_no_schedule(monkeypatch):
+    """REQ-3"""
+    cache = RecurrentCache(SHAPE)
+    put(cache, 4, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Place, "folded", lambda *_: (_ for _ in ()).throw(MemoryError))
+        with pytest.raises(MemoryError):
+            cache.prepare_snapshots([4, 5])
+    cache.prepare_snapshots([])
+    assert cache.take_snapshots() == []
 
 
 def test_a_capture_owns_its_state_and_pins_no_storage_of_the_forward():

@@ -74,7 +74,8 @@ def test_what_a_driver_leaves_in_its_tensors_later_changes_no_capture(replay):
     cache.put(write.update)
     assert cache.get(1, torch.float32).delta.eq(6).all()
     cache.begin_write(1)
-    for state in (inner, write.update.end, write.before):
+    places = (write.update.end, write.before)
+    for state in places if replay else (inner, *places):  # else it is the capture's by now
         state.delta.fill_(float("nan"))
     first, second = cache.take_snapshots()
     assert first.state.delta.eq(5).all()
@@ -100,19 +101,49 @@ def test_a_write_that_ends_short_fires_what_it_reaches(replay):
     assert third is None
 
 
-def test_the_states_of_a_wide_write_are_let_go_of():
-    """ACC-4: a prefill's captures are rare, and what they were made in is as large as they are."""
+def test_captures_within_a_wide_write_are_what_it_was_given_to_fill():
+    """ACC-3, ACC-4, CNV-3: made for it alone, they are copied no more; the others are let go of."""
     cache = RecurrentCache(SHAPE)
     put(cache, 1, 1)
-    cache.prepare_snapshots([5, 9, 30])
+    cache.prepare_snapshots([5, 9, 11, 30])
     write = cache.begin_write(40)
+    for number, state in enumerate((*write.update.splits, write.update.end)):
+        state.conv.fill_(number)
+        state.delta.fill_(number)
+    made = [state.delta.data_ptr() for state in write.update.splits[:2]]
     alive = [weakref.ref(state.delta) for state in write.update.splits]
-    assert len(alive) == 3
-    cache.put(write.update)
-    del write
+    assert len(alive) == 4
+    cache.put(write.update.of(10))
+    del write, state
     gc.collect()
-    assert [reference() for reference in alive] == [None] * 3
+    assert [reference() is None for reference in alive] == [False, False, True, True]
     assert cache.nbytes() == 2 * STATE_BYTES
+    *inner, end, beyond = cache.take_snapshots()
+    assert [snapshot.state.delta.data_ptr() for snapshot in inner] == made
+    assert [snapshot.size() for snapshot in (*inner, end)] == [STATE_BYTES] * 3
+    assert beyond is None
+    live = cache.get(1, torch.float32)
+    assert end.state.delta.data_ptr() != live.delta.data_ptr()
+    cache.put(cache.begin_write(40).update)
+    assert [float(snapshot.state.conv.max()) for snapshot in inner] == [0, 1]
+    for snapshot in (*inner, end):
+        snapshot.close()
+    gc.collect()
+    assert [reference() for reference in alive] == [None] * 4
+
+
+def test_where_graphs_know_the_states_of_a_write_captures_are_copies():
+    """CTR-4, CTR-8: the next write fills the same ones."""
+    cache = copying()
+    put(cache, 1, 1)
+    for number, offset in ((7, 5), (8, 25)):
+        cache.prepare_snapshots([offset])
+        write = cache.begin_write(20)
+        write.update.splits[0].conv.fill_(number)
+        cache.put(write.update)
+        [taken] = cache.take_snapshots()
+        assert taken.state.conv.data_ptr() != write.update.splits[0].conv.data_ptr()
+        assert taken.state.conv.eq(number).all()
 
 
 CALLS = {

@@ -12,6 +12,7 @@ import ast
 import re
 import sys
 import tomllib
+from argparse import ArgumentParser
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -90,10 +91,13 @@ def missing(table: dict[str, dict[str, object]], held: dict[str, list[str]]) -> 
 
 
 def main() -> int:
+    parser = ArgumentParser(description="Map the rules of the specification to their tests.")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
+    check = parser.parse_args().check
     table = tomllib.loads((ROOT / "docs" / "rules.toml").read_text())
     held = collect(set(table))
     text = render(table, held)
-    if "--check" not in sys.argv:
+    if not check:
         TARGET.write_text(text)
     problems = [f"no test names {rule}" for rule in missing(table, held)]
     if not TARGET.exists() or TARGET.read_text() != text:

@@ -26,6 +26,7 @@ from forerun.store.stored import StoredModel
 log = logger(__name__)
 
 HEAD = "lm_head.weight"  # the end of its name
+_PLAN_DIGITS = 16  # of its digest, in a key
 LISTED = 8  # surplus tensors that are spelt out
 
 
@@ -74,7 +75,7 @@ def gguf_source(
     """
     checkpoint = read_checkpoint(open_gguf(path), quantize)
     _warn_of_surplus(path, checkpoint)
-    key = _key(key or _file_key([path]), quantize)
+    key = _key(key or _file_key([path]), checkpoint)
     return Source(checkpoint, key, origin=origin, quantize=quantize)
 
 
@@ -106,7 +107,7 @@ def folder_source(
     )
     return Source(
         checkpoint,
-        _key(key or _file_key(sorted(inventory.metadata)), quantize),
+        _key(key or _file_key(sorted(inventory.metadata)), checkpoint),
         template=None if template is None else _text(template),
         origin=origin,
         quantize=quantize,
@@ -131,7 +132,7 @@ def stored_source(model: StoredModel, quantize: str) -> Source:
     files = {layer.name: model.read(layer) for layer in model.manifest.of_type(JSON)}
     entries = {tensor.name: tensor for header in headers for tensor in header.tensors}
     checkpoint = _checkpoint(model.json(CONFIG), files, entries, quantize)
-    return Source(checkpoint, _key(model.digest.hex, quantize), quantize=quantize)
+    return Source(checkpoint, _key(model.digest.hex, checkpoint), quantize=quantize)
 
 
 def _checkpoint(
@@ -166,8 +167,10 @@ def _text(path: Path) -> str:
         raise ImportFailedError(f"{path} is not UTF-8 text") from None
 
 
-def _key(content: str, quantize: str) -> str:
-    return f"{content}-{quantize}" if quantize else content
+def _key(content: str, checkpoint: Checkpoint) -> str:
+    """The plan counts as well: configuration files and an index decide it, beside what is asked."""
+    plan = hashlib.sha256(repr(checkpoint.blobs).encode())
+    return f"{content}-{plan.hexdigest()[:_PLAN_DIGITS]}"
 
 
 def _file_key(paths: list[Path]) -> str:

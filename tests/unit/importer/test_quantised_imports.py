@@ -20,9 +20,10 @@ from fixtures.checkpoints import (
 from fixtures.tiny import Family, tiny_folder
 from forerun.base.errors import RequestError
 from forerun.importer.create import create
+from forerun.importer.policy.kinds import SOURCE
 from forerun.importer.progress import Reporter
 from forerun.importer.run import ImportRun
-from forerun.importer.sources import folder_source
+from forerun.importer.sources import folder_source, gguf_source, stored_source
 from forerun.models.load import load_model
 from forerun.protocol.events import Failed
 from forerun.protocol.imports import ComposeRequest, CreateRequest, Imported, ImportEvent
@@ -33,6 +34,7 @@ from forerun.store import manifest as kinds
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
+from unit.importer.gguf_files import convert_folder
 from unit.importer.source_folders import values, write_folder
 
 Quantise = Callable[..., StoredModel]
@@ -159,8 +161,12 @@ class Interrupting(Reporter):
 
 @pytest.fixture
 def interrupted(tmp_path: Path, store: Store) -> dict[str, int]:
-    """An int4 import that stopped on its way: the blobs it wrote, and their inodes."""
     tiny_folder(tmp_path / "tiny", "llama", **SHAPE)
+    return interrupt(tmp_path, store)
+
+
+def interrupt(tmp_path: Path, store: Store) -> dict[str, int]:
+    """An int4 import that stopped on its way: the blobs it wrote, and their inodes."""
     request = CreateRequest(
         name="made", modelfile="FROM tiny", folder=str(tmp_path), quantize="int4"
     )
@@ -188,6 +194,54 @@ def test_an_interrupted_import_goes_on_where_it_was(
 def test_an_interrupted_import_counts_for_its_own_type(create_in: Quantise, kind: str) -> None:
     """CAT-4: another type begins anew."""
     assert set(types_of(create_in(kind)).values()) == {kind, ""}
+
+
+def journal_keys(folder: Path, model: StoredModel, gguf: Path) -> list[str]:
+    """Of a folder, a stored model, and a GGUF file, in this order."""
+    sources = folder_source(folder, quantize="int4"), stored_source(model, "int4")
+    return [*(source.key for source in sources), gguf_source(gguf, quantize="int4").key]
+
+
+def test_a_key_stands_for_the_plan_as_well(
+    folder: Path, tmp_path: Path, create_in: Quantise, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CAT-4: the same bytes with the same plan have the same key, with another one another."""
+    model = create_in("")
+    edit_tensors(folder, lambda tensors: {n: t.float() for n, t in tensors.items()})
+    convert_folder(folder, tmp_path / "a.gguf", "llama")
+    before = journal_keys(folder, model, tmp_path / "a.gguf")
+    assert journal_keys(folder, model, tmp_path / "a.gguf") == before
+    monkeypatch.setattr("forerun.importer.sources.chooser", lambda *_, **__: keep_all)
+    monkeypatch.setattr(
+        "forerun.importer.gguf_reader.checkpoint.chooser", lambda *_, **__: keep_all
+    )
+    after = journal_keys(folder, model, tmp_path / "a.gguf")
+    assert not set(after) & set(before)
+
+
+def keep_all(name: str, shape: tuple[int, ...]) -> str:
+    """A policy under which nothing is quantised."""
+    del name, shape
+    return SOURCE
+
+
+def state(folder: Path, *, tied: bool) -> None:
+    """An index and a configuration that say so; with a head in the file, either is possible."""
+    names = load_file(folder / "model.safetensors").keys() - ({"lm_head.weight"} if tied else set())
+    index = {"weight_map": dict.fromkeys(names, "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    edit_config(folder, tie_word_embeddings=tied)
+
+
+def test_a_corrected_index_is_not_answered_from_an_older_plan(
+    tmp_path: Path, store: Store, create_in: Quantise
+) -> None:
+    """CAT-4: the table of what was taken for a tied model was quantised; its bytes are as ever."""
+    state(tiny_folder(tmp_path / "tiny", "llama", **SHAPE), tied=True)
+    assert interrupt(tmp_path, store)
+    state(tmp_path / "tiny", tied=False)
+    types = types_of(create_in("int4"))
+    assert (types["model.embed_tokens.weight"], types["lm_head.weight"]) == ("", "int8")
 
 
 def test_bytes_are_counted_to_the_end(tmp_path: Path, create_in: Quantise, events: Path) -> None:

@@ -25,7 +25,7 @@ def quantise(
 
     Codes are chosen for the terms of groups as they are stored, rounded, so that no value is
     further off than the format's steps make it. Affine terms span the range of each group and are
-    of `scale_dtype`. nvfp4 gets a global scale a row, a power of two. Raises ImportFailedError for
+    of `scale_dtype`; where that has no step so small, its middle stands for the group. nvfp4 gets a global scale a row, a power of two. Raises ImportFailedError for
     columns that do not make up whole groups and for values that are no numbers or out of range.
     """
     rows, columns = values.shape
@@ -46,14 +46,15 @@ def quantise(
 def _affine(groups: Tensor, bits: int, scale_dtype: torch.dtype) -> AffineWeight:
     low, high = groups.aminmax(dim=-1)
     scale = ((high - low) / (2**bits - 1)).to(scale_dtype)
-    bias = low.to(scale_dtype)
+    lost = (scale == 0) & (high > low)  # no step that small: one value stands for them all
+    bias = torch.where(lost, low + (high - low) / 2, low).to(scale_dtype)
     if not (scale.isfinite().all() and bias.isfinite().all()):
         raise ImportFailedError(
             f"values up to {float(groups.abs().max()):.3g} do not fit {scale_dtype} scales; "
             "keep the tensor dense"
         )
     step = scale.float()
-    step = torch.where(step > 0, step, torch.inf)  # a group of one value: code 0 stands for it
+    step = torch.where(step > 0, step, torch.inf)  # without steps all codes are 0
     codes = ((groups - bias.float()[..., None]) / step[..., None]).round_()
     codes = codes.clamp_(0, 2**bits - 1).to(torch.uint8).flatten(1)
     return AffineWeight(pack(codes, bits), scale, bias, bits)

@@ -14,6 +14,7 @@ from forerun.quant.formats import GROUPS, QuantFormat
 from forerun.quant.packed import PackedWeight, fuse_rows
 
 FORMS = [QuantFormat(name, group) for name, groups in GROUPS.items() for group in groups]
+AFFINE = [form for form in FORMS if form.affine]
 SCALED = [form for form in FORMS if not form.affine]
 # Half of the widest step as a part of the group's largest value. Of e2m1 it is 1, between codes of
 # 4 and 6, and is met by values of 5 or more, or of 6 * 16 / 17 where nvfp4's scale was rounded up;
@@ -58,6 +59,33 @@ def test_no_value_is_further_off_than_half_a_step(
     # mxfp4 may cut off the largest values for a smaller error in all
     off = error.square().mean(-1).sqrt() if form.name == "mxfp4" else error.amax(-1)
     assert (off <= BOUNDS[form.name] * largest).all()
+
+
+@given(
+    form=st.sampled_from(AFFINE),
+    seed=seeds,
+    power=st.integers(-40, 0),
+    offset=st.sampled_from([0.0, 2.0**-14, 1.0, -1.0]),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_affine_value_is_further_off_than_half_the_range_of_its_group(
+    form: QuantFormat, seed: int, power: int, offset: float
+) -> None:
+    """T11, F05: and what a zero point of 16 bits adds, also where a step of 16 bits is none.
+
+    Zero points are the smallest values of all groups but those, whose middle they are.
+    """
+    values = values_of(seed, 3, 2 * form.group, 1) * 2.0**power + offset
+    weight = quantise(values, form)
+    low, high = values.view(3, 2, form.group).aminmax(dim=-1)
+    error = (restored(weight) - values).view(3, 2, form.group).abs().amax(-1)
+    rounded = torch.maximum(low.abs(), high.abs()) * 2.0**-11 + 2.0**-25
+    assert (error <= (high - low) / 2 + rounded).all()
+    lost = (weight.data.scale == 0) & (high > low)
+    points = weight.zero_points
+    assert points is not None
+    assert torch.equal(points[~lost], low.half()[~lost])
+    assert torch.equal(points[lost], (low + (high - low) / 2).half()[lost])
 
 
 @given(form=st.sampled_from(SCALED), seed=seeds, spread=spreads, power=st.integers(-40, 40))

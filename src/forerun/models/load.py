@@ -20,12 +20,14 @@ def load_model(
     progress: Progress | None = None,
     *,
     prefix: str = "",
+    own_draft: bool = True,
 ) -> TargetModel:
     """Build the model that config.json describes from the tensors in `files`.
 
-    files     safetensors files; one that is named twice is opened once
-    progress  hears completed and total bytes
-    prefix    what the names of its tensors begin with: `DRAFT` for a draft that is such a model
+    files      safetensors files; one that is named twice is opened once
+    progress   hears completed and total bytes
+    prefix     what the names of its tensors begin with: `DRAFT` for a draft that is such a model
+    own_draft  False where the checkpoint's own head would not be bound: it stays in its file
 
     Dense weights that are stored in the model's dtype stay in the mapped file; everything else is
     copied, one fold at a time. Raises LoadError naming the field, tensor or file at fault.
@@ -39,7 +41,7 @@ def load_model(
         for name, entry in stored.items()
         if name.startswith(prefix) and (prefix or not name.startswith(DRAFT))
     }
-    weights = Weights(own, config, placement, progress)
+    weights = Weights(own, config, placement, progress, own_draft=own_draft)
     model = build(reader, weights)
     weights.finish()
     return model

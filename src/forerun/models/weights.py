@@ -38,14 +38,19 @@ class Weights:
         config: Mapping[str, object],
         placement: Placement,
         progress: Progress | None = None,
+        *,
+        own_draft: bool = True,
     ) -> None:
-        """config: the checkpoint's config.json, which may state how weights are quantised."""
+        """
+        config     the checkpoint's config.json, which may state how weights are quantised
+        own_draft  whether a draft head among the tensors is wanted
+        """
         self._unpicked = dict(stored)
         self._config = config
         self._progress = progress
         self._read_bytes = 0
         self._total_bytes = sum(file.size for file in {entry.file for entry in stored.values()})
-        self.placement = placement
+        self.placement, self.own_draft = placement, own_draft
 
     def __contains__(self, name: str) -> bool:
         """Whether a tensor of that name is there and not picked yet."""

@@ -200,7 +200,8 @@ def _draft_model(
         return None
     config = stored.json(draft.config)
     placement = Placement(_dtype(config, device), device, kernels)
-    return load_model(config, _draft_files(stored), placement, prefix=draft.tensor_prefix)
+    files, prefix = _draft_files(stored), draft.tensor_prefix
+    return load_model(config, files, placement, prefix=prefix, own_draft=False)
 
 
 def _vocabulary(stored: StoredModel, folder: str, rows: int) -> Vocabulary:
@@ -297,7 +298,8 @@ def _load_weights(
         progress("loading weights", completed / max(total, 1))
 
     started = time.monotonic()
-    model = load_model(config, _files(stored), placement, read)
+    own_draft = stored.draft is None  # else that of the manifest is bound, and it alone
+    model = load_model(config, _files(stored), placement, read, own_draft=own_draft)
     event(log, "weights loaded", seconds=time.monotonic() - started)
     return model
 

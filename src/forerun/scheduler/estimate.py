@@ -29,6 +29,7 @@ _TOWERS = tuple(
     for container in ("", "model.")
     for part in ("vision_tower", "visual", "multi_modal_projector")
 )
+_OWN_HEAD = "mtp."  # a checkpoint's own draft head
 # What a forward holds at once, in rows of a chunk: the stream, its norm, their sum and a copy.
 _STREAMS, _INNERS = 4, 3
 _ROUTED = 2  # rows of the stream an expert of a token: gathered, and made
@@ -186,8 +187,11 @@ def _repacked(model: StoredModel, shape: ModelShape) -> int:
 
 
 def _loaded(model: StoredModel) -> list[Layer]:
-    """Whose tensors a model or its draft takes."""
-    return [layer for layer in model.tensors if not layer.name.startswith(_TOWERS)]
+    """Whose tensors a model or its draft takes; of a head beside another draft nobody does."""
+    left = _TOWERS
+    if model.draft is not None:
+        left = (*left, _OWN_HEAD, model.draft.tensor_prefix + _OWN_HEAD)
+    return [layer for layer in model.tensors if not layer.name.startswith(left)]
 
 
 def _draft(model: StoredModel, shape: ModelShape) -> ModelShape | None:

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import logging
 import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from fixtures.checkpoints import edit_tensors, logits, placement, read_config
 from fixtures.qwen import hybrid_folder, wrapped_folder
 from fixtures.tiny import stored_at, tiny_folder
 from fixtures.toy import ListSink
@@ -18,11 +20,14 @@ from forerun.engine.job import Job
 from forerun.engine.loaded import LoadedModel
 from forerun.importer.create import create
 from forerun.importer.progress import Reporter
+from forerun.models.load import load_model
 from forerun.protocol.imports import CreateRequest
+from forerun.runner import compose
 from forerun.runner.compose import assemble, load_engine
 from forerun.runner.request import LoadRequest
 from forerun.sampling.options import SamplingOptions
 from forerun.speculation.drafters.chain import ChainDrafter
+from forerun.speculation.drafters.draft_model import DraftModelDrafter
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 
@@ -92,6 +97,41 @@ def test_the_weights_of_the_head_are_the_models_too(tmp_path):
     draft = with_head.model.self_draft()
     assert draft is not None
     assert with_head.weight_bytes == without.weight_bytes + draft.facts.weight_bytes
+
+
+def test_heads_that_would_not_be_bound_stay_in_their_files(tmp_path, caplog, monkeypatch):
+    """A07, CON-5: the target's own beside a draft of the manifest, and that draft's own; their
+    bytes are in no sum, and nothing is said to be unused."""
+    models = []
+
+    def loading(*given, **named):
+        models.append(load_model(*given, **named))
+        return models[-1]
+
+    monkeypatch.setattr(compose, "load_model", loading)
+    draft = hybrid_folder(tmp_path / "draft", seed=5)
+    with caplog.at_level(logging.WARNING, "forerun"):
+        loaded = opened(hybrid_folder(tmp_path / "target"), tmp_path, f"DRAFT {draft}\n")
+    assert "not used" not in caplog.text
+    assert isinstance(loaded.drafters.primary, DraftModelDrafter)
+    assert [model.self_draft() for model in models] == [None, None]
+    small = opened(tiny_folder(tmp_path / "without", "qwen3_5", seed=5), tmp_path / "alone")
+    assert loaded.weight_bytes == loaded.model.facts.weight_bytes + small.model.facts.weight_bytes
+    assert ask(loaded, PROMPT, "model").tokens == ask(loaded, PROMPT, "off").tokens
+
+
+def test_half_a_head_that_is_not_wanted_is_no_error(tmp_path):
+    """A07: nobody reads it; wanted, it is one."""
+    folder = hybrid_folder(tmp_path)
+    whole = load_model(read_config(folder), [folder / "model.safetensors"], placement())
+    edit_tensors(folder, lambda found: {n: t for n, t in found.items() if n != "mtp.norm.weight"})
+    model = load_model(
+        read_config(folder), [folder / "model.safetensors"], placement(), own_draft=False
+    )
+    assert model.self_draft() is None
+    assert torch.equal(logits(model, PROMPT), logits(whole, PROMPT))  # its norms are shifted still
+    with pytest.raises(LoadError, match=r"no tensor mtp\.norm\.weight"):
+        load_model(read_config(folder), [folder / "model.safetensors"], placement())
 
 
 def test_a_model_that_wants_its_head_and_has_none_is_refused(tmp_path):

@@ -1,5 +1,7 @@
 """What a model needs, from its config alone: 08 FIT-1, SCH-7, G09."""
 
+import os
+
 import pytest
 
 from fixtures.qwen import hybrid_folder, wrapped_folder
@@ -9,6 +11,9 @@ from fixtures.toy import ask
 from forerun.base.units import GIB
 from forerun.cache.recurrent import RecurrentCache
 from forerun.engine.memory import cache_bytes
+from forerun.importer.create import create
+from forerun.importer.progress import Reporter
+from forerun.protocol.imports import CreateRequest
 from forerun.runner.loading import load_here
 from forerun.runner.request import LoadRequest
 from forerun.scheduler.estimate import (
@@ -19,6 +24,7 @@ from forerun.scheduler.estimate import (
     read_shape,
 )
 from forerun.store.names import ModelName
+from forerun.store.store import Store
 
 SMALL = {
     "num_hidden_layers": 2,
@@ -197,6 +203,23 @@ def test_a_tower_that_is_not_loaded_is_not_counted(tmp_path):
     assert sum(tower) > 0
     whole = sum(layer.blob.size for layer in model.tensors)
     assert read_facts(model).weights == whole - sum(tower)
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_head_beside_another_draft_is_not_counted(tmp_path, drafts):
+    """08 FIT-1, CON-5: nor that of a draft which is a model with a head."""
+    target = hybrid_folder(tmp_path / "checkpoint")
+    store = Store(tmp_path / "store")
+    small = hybrid_folder(tmp_path / "small", seed=5)
+    text = f"FROM {target}\n" + (f"DRAFT {small}\n" if drafts else "")
+    with open(os.devnull, "wb") as unheard:
+        request = CreateRequest(name="tiny", modelfile=text, folder=str(tmp_path))
+        create(request, store, Reporter(unheard.fileno()))
+    model = store.get(ModelName.parse("tiny"))
+    heads = [layer.blob.size for layer in model.tensors if "mtp." in layer.name]
+    whole = sum(layer.blob.size for layer in model.tensors)
+    assert sum(heads) > 0
+    assert read_facts(model).weights == whole - (sum(heads) if drafts else 0)
 
 
 @pytest.mark.model

@@ -89,9 +89,12 @@ class MtpDraft:
 
 
 def build_head(config: ConfigReader, layers: HybridBuilder, parts: Parts) -> MtpDraft | None:
-    """None where the checkpoint has no head, whatever its config announces (CON-5)."""
+    """None where the checkpoint has no head, whatever its config announces, or none is wanted
+    (CON-5)."""
     builder = layers.builder
     weights, shape = builder.weights, builder.shape
+    if not weights.own_draft:
+        weights.skip(PREFIX)
     if f"{PREFIX}fc.weight" not in weights:
         return None
     config.text().refuse("mtp_use_dedicated_embeddings")

@@ -7,17 +7,6 @@ from torch import Tensor
 
 from forerun.contract.model import WIDEST_ROUND
 from forerun.contract.recurrence import Fold, RecurrentInputs, RecurrentState, StateShape
-from forerun.kernels.gated_delta.reference import DeltaRows, stepwise
-
-
-def reference_fold(delta: Tensor, inputs: RecurrentInputs, count: int) -> Tensor:
-    """The steps of a round, of whose outputs nobody hears."""
-    keys = inputs.keys[:, :count]
-    rows = DeltaRows(
-        keys, keys, inputs.values[:, :count], inputs.decay[:, :count], inputs.beta[:, :count]
-    )
-    (end,) = stepwise(rows, delta).states
-    return end
 
 
 def compact(state: RecurrentState) -> RecurrentState:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from forerun.cache.places import Place, compact, reference_fold
+from forerun.cache.places import Place, compact
 from forerun.cache.recurrent_snapshots import LazyStates, RecurrentSnapshot, held
 from forerun.cache.schedule import Schedule
 from forerun.contract.cache import Snapshot, SnapshotPair
@@ -22,6 +22,7 @@ from forerun.contract.recurrence import (
     RecurrentWrite,
     StateShape,
 )
+from forerun.kernels.gated_delta.reference import reference_fold
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -123,20 +122,10 @@ class GatedDeltaMixer:
     ) -> Tensor:
         del tables
         mixed, gates = self._inputs(x).split_with_sizes(self._sizes, -1)
-        beta, decay = self._decisions(x)
+        decay, beta = self._weights.decisions(x)
         made = self._recur(mixed, decay, beta, batch, cache=cache)
         gated = self._weights.norm(made.float()).flatten(2) * functional.silu(gates.float())
         return self._output(gated.to(x.dtype))
-
-    def _decisions(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """How much of the new value is taken, and of the state kept: [B, L, value_heads] float32.
-
-        A decay near 1 that is rounded to bfloat16 loses the layer's long memory.
-        """
-        weights = self._weights
-        beta, alpha = functional.linear(x.float(), weights.gates).chunk(2, -1)
-        steps = functional.softplus(alpha + weights.step_bias)
-        return beta.sigmoid(), torch.exp(-steps * weights.log_decay.exp())
 
     @property
     def nbytes(self) -> int:

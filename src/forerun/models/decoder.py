@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from forerun.base.errors import LoadError
-from forerun.cache.places import reference_fold
 from forerun.contract.batch import Batch
 from forerun.contract.cache import LayerCache
 from forerun.contract.model import Best, CacheOptions, Caches, DraftModel, Forward, ModelFacts
@@ -23,6 +22,7 @@ from forerun.nn.embedding import Embedding
 from forerun.nn.fused_layers import Streams
 from forerun.nn.linear import Linear
 from forerun.nn.norm import RMSNorm
+from forerun.nn.recurrence import GatedDelta
 from forerun.nn.rope import Rope
 
 _UNIT_VECTORS = 256  # pushed through the head at once: bounds the logits held
@@ -68,7 +68,7 @@ class Blocks:
         self, blocks: Sequence[Block], dtype: torch.dtype, *, own_threads: bool = False
     ) -> None:
         self._blocks, self.stream, self.own_threads = tuple(blocks), dtype, own_threads
-        self.fold: Fold = reference_fold
+        self.fold: Fold = GatedDelta.fold
 
     def __call__(
         self,

@@ -11,8 +11,9 @@ from forerun.cache.rotating import RotatingCache
 from forerun.cache.rows import RowShape
 from forerun.contract.cache import LayerCache
 from forerun.contract.model import CacheOptions
-from forerun.contract.recurrence import Fold, StateShape
+from forerun.contract.recurrence import Fold
 from forerun.nn.layer_weights import AttentionWeights, DeltaWeights
+from forerun.nn.recurrence import state_shape
 
 NewCache = Callable[[CacheOptions], LayerCache]
 
@@ -38,16 +39,6 @@ class Storage:
         return lambda options: RotatingCache(shape, window, options.slack)
 
     def _state(self, mixer: DeltaWeights) -> NewCache:
-        heads, (channels, taps) = mixer.heads, mixer.conv_weight.shape
-        shape = StateShape(
-            tail=taps - 1,
-            channels=channels,
-            key_heads=heads.key_heads,
-            value_heads=heads.value_heads,
-            value_dim=heads.value_dim,
-            key_dim=heads.key_dim,
-            device=self.device,
-            dtype=self.stream,
-        )
+        shape = state_shape(mixer.heads, mixer.conv_weight, dtype=self.stream)
         fold = self.fold
         return lambda _: RecurrentCache(shape, fold)

@@ -14,11 +14,11 @@ from forerun.contract.recurrence import (
     RecurrentState,
     RecurrentUpdate,
     RecurrentWrite,
-    StateShape,
 )
 from forerun.kernels.select import DeltaLayer
 from forerun.nn.fused_layer import RunRow
 from forerun.nn.layer_weights import DeltaWeights
+from forerun.nn.recurrence import state_shape
 
 
 class FusedDelta:
@@ -26,17 +26,8 @@ class FusedDelta:
 
     def __init__(self, kernel: DeltaLayer, weights: DeltaWeights, fold: Fold) -> None:
         """fold: to the last bit as the kernel takes steps"""
-        heads, (channels, taps) = weights.heads, weights.conv_weight.shape
         self._kernel, self._fold = kernel, fold
-        self._shape = StateShape(
-            tail=taps - 1,
-            channels=channels,
-            key_heads=heads.key_heads,
-            value_heads=heads.value_heads,
-            value_dim=heads.value_dim,
-            key_dim=heads.key_dim,
-            device=torch.device("cpu"),
-        )
+        self._shape = state_shape(weights.heads, weights.conv_weight)
 
     @property
     def nbytes(self) -> int:

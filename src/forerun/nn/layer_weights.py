@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
+from torch.nn import functional
 
+from forerun.kernels.gated_delta.reference import decisions
 from forerun.nn.linear import LinearWeights
 from forerun.nn.norm import RMSNorm
 from forerun.nn.recurrence import DeltaHeads
@@ -73,6 +75,10 @@ class DeltaWeights:
     log_decay: Tensor  # [value_heads] float32
     step_bias: Tensor  # [value_heads] float32
     norm: RMSNorm  # [value_dim], of each head's result
+
+    def decisions(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Decay and beta, [B, L, value_heads] float32."""
+        return decisions(functional.linear(x.float(), self.gates), self.step_bias, self.log_decay)
 
     @property
     def linears(self) -> Sequence[LinearWeights]:

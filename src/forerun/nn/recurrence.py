@@ -17,9 +17,8 @@ from forerun.contract.recurrence import (
 )
 from forerun.kernels.causal_conv.reference import ConvFilter, causal_conv
 from forerun.kernels.gated_delta.chunked import gated_delta
-from forerun.kernels.gated_delta.reference import DeltaRows, stepwise
+from forerun.kernels.gated_delta.reference import DeltaRows, reference_fold, unit
 
-_NORM_EPS = 1e-6  # added to the sum of squares, not to their mean (QWN-9)
 _Given = tuple[Tensor, Tensor, Tensor]  # raw rows, decay, beta
 
 
@@ -37,6 +36,28 @@ class DeltaHeads:
         """Channels of the queries, the keys and the values, in the order of a row."""
         keys = self.key_heads * self.key_dim
         return [keys, keys, self.value_heads * self.value_dim]
+
+
+def state_shape(
+    heads: DeltaHeads, conv_weight: Tensor, *, batch: int = 1, dtype: torch.dtype | None = None
+) -> StateShape:
+    """What a cache of such a layer keeps, of `batch` sequences that advance in step.
+
+    conv_weight  [channels, taps], on the device that the state is on
+    dtype        of the activations; None: the first forward tells
+    """
+    channels, taps = conv_weight.shape
+    return StateShape(
+        tail=taps - 1,
+        channels=channels,
+        key_heads=heads.key_heads,
+        value_heads=heads.value_heads,
+        value_dim=heads.value_dim,
+        key_dim=heads.key_dim,
+        device=conv_weight.device,
+        batch=batch,
+        dtype=dtype,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +115,14 @@ class GatedDelta:
         kept = cast(RecurrentLayerCache, cache)  # to check the protocol costs more than a write
         return self._through(kept, given, batch)
 
-    def state_shape(self, batch: int = 1, dtype: torch.dtype | None = None) -> StateShape:
-        """What a cache of this layer keeps, of `batch` sequences that advance in step.
+    @staticmethod
+    def fold(delta: Tensor, inputs: RecurrentInputs, count: int) -> Tensor:
+        """See `Fold`."""
+        return reference_fold(delta, inputs, count)
 
-        dtype  of the activations; None: the first forward tells
-        """
-        weight, heads = self._taps.weight, self.heads
-        return StateShape(
-            tail=self._taps.tail,
-            channels=weight.shape[0],
-            key_heads=heads.key_heads,
-            value_heads=heads.value_heads,
-            value_dim=heads.value_dim,
-            key_dim=heads.key_dim,
-            device=weight.device,
-            batch=batch,
-            dtype=dtype,
-        )
+    def state_shape(self, batch: int = 1, dtype: torch.dtype | None = None) -> StateShape:
+        """What a cache of this layer keeps; see the function."""
+        return state_shape(self.heads, self._taps.weight, batch=batch, dtype=dtype)
 
     def _through(self, cache: RecurrentLayerCache, given: _Given, batch: Batch) -> Tensor:
         """A write of its own, which a failure undoes."""
@@ -131,7 +143,8 @@ class GatedDelta:
         assert before.conv.shape[0] == batch.rows, (before.conv.shape, batch.rows)
         assert before.conv.dtype == given[0].dtype, (before.conv.dtype, given[0].dtype)
         if pending is not None:
-            before = RecurrentState(before.conv, _folded(pending, before.delta))
+            delta = self.fold(before.delta, pending, pending.keys.shape[1])
+            before = RecurrentState(before.conv, delta)
             if write.folded is not None:
                 write.folded.copy_(before.delta)
         boundaries = write.splits if update.end is not None else ()
@@ -164,24 +177,12 @@ class GatedDelta:
         queries, keys, values = torch.split(rows, heads.widths, dim=-1)
         by_key = (*rows.shape[:2], heads.key_heads, heads.key_dim)
         return DeltaRows(
-            _unit(queries.reshape(by_key)) * heads.key_dim**-0.5,
-            _unit(keys.reshape(by_key)),
+            unit(queries.reshape(by_key)) * heads.key_dim**-0.5,
+            unit(keys.reshape(by_key)),
             values.reshape(*rows.shape[:2], heads.value_heads, heads.value_dim),
             decay,
             beta,
         )
-
-
-def _unit(rows: Tensor) -> Tensor:
-    wide = rows.float()
-    return wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + _NORM_EPS)
-
-
-def _folded(pending: RecurrentInputs, delta: Tensor) -> Tensor:
-    """The state after the steps that a round left to its successor."""
-    keys = pending.keys
-    rows = DeltaRows(keys, keys, pending.values, pending.decay, pending.beta)
-    return stepwise(rows, delta).states[-1]
 
 
 def _copy_inputs(made: RecurrentInputs, due: RecurrentInputs) -> None:

@@ -5,10 +5,10 @@ import torch
 
 from fixtures.allocations import allocations
 from fixtures.numbered_states import SHAPE, STATE_BYTES, fill, latest, play, put
-from forerun.cache.places import reference_fold
 from forerun.cache.recurrent import RecurrentCache
 from forerun.contract.model import WIDEST_ROUND
 from forerun.contract.recurrence import RecurrentInputs
+from forerun.kernels.gated_delta.reference import reference_fold
 from forerun.speculation.rollback import Rollback
 
 

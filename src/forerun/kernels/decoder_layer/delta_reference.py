@@ -17,11 +17,9 @@ from forerun.kernels.decoder_layer.reference import (
     exact_product,
     feed_forward,
 )
-from forerun.kernels.gated_delta.reference import DeltaRows, stepwise
+from forerun.kernels.gated_delta.reference import DeltaRows, decisions, stepwise, unit
 from forerun.kernels.layer_operands import DeltaOperands, LayerOperands
 from forerun.kernels.rms_norm.reference import rms_norm
-
-UNIT_EPSILON = 1e-6  # added to the sum of squares, not to their mean (QWN-9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +73,5 @@ def _steps(mixer: DeltaOperands, rows: Tensor, gates: Tensor) -> DeltaRows:
     queries, keys, values = (
         part.view(1, -1, *shape) for part, shape in zip(parts, shapes, strict=True)
     )
-    beta, alpha = gates[None].chunk(2, -1)
-    decay = torch.exp(-functional.softplus(alpha + mixer.step_bias) * mixer.log_decay.exp())
-    scaled = _unit(queries) * mixer.key_dim**-0.5
-    return DeltaRows(scaled, _unit(keys), values, decay, beta.sigmoid())
-
-
-def _unit(rows: Tensor) -> Tensor:
-    return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True) + UNIT_EPSILON)
+    decay, beta = decisions(gates[None], mixer.step_bias, mixer.log_decay)
+    return DeltaRows(unit(queries) * mixer.key_dim**-0.5, unit(keys), values, decay, beta)

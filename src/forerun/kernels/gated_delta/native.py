@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from forerun.kernels.gated_delta.reference import Inputs
 from forerun.kernels.layer_operands import DeltaOperands
 from forerun.kernels.native import library
 from forerun.kernels.native.packed import Kept
@@ -38,35 +39,6 @@ class State(Protocol):
     @property
     def delta(self) -> Tensor:
         """[1, value_heads, value_dim, key_dim]"""
-        ...
-
-
-class Inputs(Protocol):
-    """What steps of one sequence read, float32."""
-
-    @property
-    def conv(self) -> Tensor:
-        """[1, L, channels] raw"""
-        ...
-
-    @property
-    def keys(self) -> Tensor:
-        """[1, L, key_heads, key_dim], of unit length"""
-        ...
-
-    @property
-    def values(self) -> Tensor:
-        """[1, L, value_heads, value_dim]"""
-        ...
-
-    @property
-    def decay(self) -> Tensor:
-        """[1, L, value_heads]"""
-        ...
-
-    @property
-    def beta(self) -> Tensor:
-        """[1, L, value_heads]"""
         ...
 
 

@@ -8,9 +8,42 @@ y = S q
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
+
+UNIT_EPSILON = 1e-6  # added to the sum of squares, not to their mean (QWN-9)
+
+
+class Inputs(Protocol):
+    """What steps read, float32. A kernel of one sequence takes B = 1."""
+
+    @property
+    def conv(self) -> Tensor:
+        """[B, L, channels] raw"""
+        ...
+
+    @property
+    def keys(self) -> Tensor:
+        """[B, L, key_heads, key_dim], of unit length"""
+        ...
+
+    @property
+    def values(self) -> Tensor:
+        """[B, L, value_heads, value_dim]"""
+        ...
+
+    @property
+    def decay(self) -> Tensor:
+        """[B, L, value_heads]"""
+        ...
+
+    @property
+    def beta(self) -> Tensor:
+        """[B, L, value_heads]"""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +102,33 @@ def stepwise(
     if not outputs:
         return DeltaScan(torch.empty_like(rows.values), (state.clone(),))
     return DeltaScan(torch.stack(outputs, dim=1).to(dtype), (*states, state))
+
+
+def reference_fold(delta: Tensor, inputs: Inputs, count: int) -> Tensor:
+    """The state after so many of the steps, of whose outputs nobody hears."""
+    keys = inputs.keys[:, :count]
+    rows = DeltaRows(
+        keys, keys, inputs.values[:, :count], inputs.decay[:, :count], inputs.beta[:, :count]
+    )
+    (end,) = stepwise(rows, delta).states
+    return end
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Queries or keys [..., D] at unit length, float32."""
+    wide = rows.float()
+    return wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + UNIT_EPSILON)
+
+
+def decisions(gates: Tensor, step_bias: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor]:
+    """How much of the state is kept, and of the new value taken: decay, beta [..., Hv] (QWN-10).
+
+    gates  [..., 2 * Hv] float32, of beta, then of alpha: a decay near 1 that is rounded to bfloat16
+           loses the layer's long memory
+    """
+    beta, alpha = gates.chunk(2, -1)
+    steps = functional.softplus(alpha + step_bias)
+    return torch.exp(-steps * log_decay.exp()), beta.sigmoid()
 
 
 def widened(rows: DeltaRows, lengths: Tensor | None) -> DeltaRows:

@@ -9,7 +9,7 @@ from forerun.contract.batch import Batch
 from forerun.contract.cache import AttentionCache, LayerCache
 from forerun.contract.history import Write
 from forerun.kernels.select import AttentionLayer
-from forerun.nn.fused_layer import RunRow
+from forerun.nn.fused_layer import AnyWrite, RunRow
 from forerun.nn.layer_weights import AttentionWeights
 
 
@@ -29,10 +29,10 @@ class FusedAttention:
     def begin(self, cache: LayerCache | None, batch: Batch) -> Write:
         return _rows(cache).begin_write(batch.width)
 
-    def end(self, cache: LayerCache | None, write: object, tokens: int) -> None:  # noqa: ARG002
+    def end(self, cache: LayerCache | None, write: AnyWrite, tokens: int) -> None:  # noqa: ARG002
         _rows(cache).end_write(tokens)
 
-    def place(self, batch: Batch, write: object) -> bool:
+    def place(self, batch: Batch, write: AnyWrite) -> bool:
         begun = _begun(write)
         history = begun.history
         if not (begun.index is history.lengths is history.positions is None):
@@ -53,7 +53,7 @@ class FusedAttention:
                 self._kernel.place(keys, values, first_row=0, live=length, first_position=start)
                 run(row, length)
 
-    def written(self, batch: Batch, write: object, run: RunRow) -> None:
+    def written(self, batch: Batch, write: AnyWrite, run: RunRow) -> None:
         """What each row sees is copied together, and its new rows are stored where they belong."""
         begun = _begun(write)
         history, width = begun.history, batch.width
@@ -85,6 +85,6 @@ def _rows(cache: LayerCache | None) -> AttentionCache:
     return cast(AttentionCache, cache)  # as in `nn.attention`, checked by no protocol
 
 
-def _begun(write: object) -> Write:
+def _begun(write: AnyWrite) -> Write:
     assert isinstance(write, Write), "nobody has begun a write for this layer"
     return write

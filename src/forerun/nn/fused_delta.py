@@ -16,7 +16,7 @@ from forerun.contract.recurrence import (
     RecurrentWrite,
 )
 from forerun.kernels.select import DeltaLayer
-from forerun.nn.fused_layer import RunRow
+from forerun.nn.fused_layer import AnyWrite, RunRow
 from forerun.nn.layer_weights import DeltaWeights
 from forerun.nn.recurrence import state_shape
 
@@ -36,11 +36,11 @@ class FusedDelta:
     def begin(self, cache: LayerCache | None, batch: Batch) -> RecurrentWrite:
         return _states(cache).begin_write(batch.lengths[0])
 
-    def end(self, cache: LayerCache | None, write: object, tokens: int) -> None:
+    def end(self, cache: LayerCache | None, write: AnyWrite, tokens: int) -> None:
         update = _begun(write).update
         _states(cache).put(update if update.lengths[0] == tokens else update.of(tokens))
 
-    def place(self, batch: Batch, write: object) -> bool:
+    def place(self, batch: Batch, write: AnyWrite) -> bool:
         begun = _begun(write)
         if begun.splits and begun.splits[-1] >= batch.lengths[0]:
             return False
@@ -55,7 +55,7 @@ class FusedDelta:
                 self._kernel.place(RecurrentWrite(before, None, None, (), update))
                 run(row, length)
 
-    def written(self, batch: Batch, write: object, run: RunRow) -> None:
+    def written(self, batch: Batch, write: AnyWrite, run: RunRow) -> None:
         """Each row by itself; where it has ended before a split, its state stands still."""
         for row, length in enumerate(batch.lengths):
             part = _of_row(_begun(write), row)
@@ -87,7 +87,7 @@ def _states(cache: LayerCache | None) -> RecurrentLayerCache:
     return cast(RecurrentLayerCache, cache)  # to check the protocol costs more than a write
 
 
-def _begun(write: object) -> RecurrentWrite:
+def _begun(write: AnyWrite) -> RecurrentWrite:
     assert isinstance(write, RecurrentWrite), "nobody has begun a write for this layer"
     return write
 

@@ -22,13 +22,13 @@ from forerun.kernels.select import (
 )
 from forerun.nn.fused_attention import FusedAttention
 from forerun.nn.fused_delta import FusedDelta
-from forerun.nn.fused_layer import FusedLayer
+from forerun.nn.fused_layer import AnyWrite, FusedLayer
 from forerun.nn.layer_operands import layer_operands
 from forerun.nn.layer_weights import AttentionWeights, DeltaWeights, LayerWeights
 from forerun.nn.rope import Rope
 
 Turns = Sequence[Sequence[tuple[int, int]]]  # of each rope and row: `Rope.addresses`
-_Begun = Iterator[tuple[FusedLayer, LayerCache | None, object]]  # writes, until they have ended
+_Begun = Iterator[tuple[FusedLayer, LayerCache | None, AnyWrite]]  # writes, until they have ended
 Streams = dict[int, Tensor]  # the residual stream as it enters a layer, by index of the layer
 
 
@@ -80,6 +80,7 @@ class FusedLayers:
         ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
         taps: Sequence[int] = (),
+        *,
         tokens: Tensor | None = None,
     ) -> tuple[Tensor, Streams]:
         """`x` [B, L, hidden] float32, contiguous: changed, and returned.
@@ -92,7 +93,7 @@ class FusedLayers:
         if batch.writes is not None:
             return x, self._into(rows, batch, batch.writes, taps)
         assert len(set(batch.lengths)) == 1, f"rows of a cache advance in step: {batch.lengths}"
-        writes: list[object] = []
+        writes: list[AnyWrite] = []
         begun = zip(self._layers, caches, writes, strict=False)
         with _undone(begun):
             for layer, cache in zip(self._layers, caches, strict=True):
@@ -106,7 +107,7 @@ class FusedLayers:
         return sum(layer.nbytes for layer in self._layers)
 
     def _into(
-        self, rows: "_Rows", batch: Batch, writes: Sequence[object], taps: Sequence[int]
+        self, rows: "_Rows", batch: Batch, writes: Sequence[AnyWrite], taps: Sequence[int]
     ) -> Streams:
         """Everything is said beforehand where it can be, and then the layers run at a stretch."""
         if batch.rows > 1 or not batch.lengths[0] or not self._placed(batch, writes):
@@ -130,7 +131,7 @@ class FusedLayers:
         turns = [each[row] for each in rows.turns]
         self._kernels.enter(rows.stream[row], length, turns, tokens)
 
-    def _placed(self, batch: Batch, writes: Sequence[object]) -> bool:
+    def _placed(self, batch: Batch, writes: Sequence[AnyWrite]) -> bool:
         """Whether all layers read and write where caches want it, for a batch of one row."""
         layers = zip(self._layers, writes, strict=True)
         return all(layer.place(batch, write) for layer, write in layers)
@@ -151,7 +152,7 @@ class FusedLayers:
         self,
         rows: "_Rows",
         batch: Batch,
-        writes: Sequence[object] | None,
+        writes: Sequence[AnyWrite] | None,
         taps: Sequence[int],
     ) -> Streams:
         streams: Streams = {}

@@ -1,5 +1,6 @@
 """The types that weights can be given at an import, as people name them (spec 07 MF-6, MF-7)."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -9,6 +10,8 @@ from forerun.base.shown import shown
 
 KINDS: Final = ("int4", "int8", "nvfp4", "mxfp4", "mxfp8")
 ALIASES: Final = {"q4": "int4", "fp4": "int4", "q8": "int8", "fp8": "int8"}
+_LLAMA_CPP: Final = re.compile(r"i?q\d_.*")  # its names of types, in small letters
+_LLAMA_CPP_HINT: Final = "; for llama.cpp's q4_K_M and the like take int4 here, for q8_0 int8"
 
 
 def parse_kind(
@@ -16,13 +19,17 @@ def parse_kind(
 ) -> str:
     """The type that a caller names; "" for none, where weights keep what they come as.
 
+    A blank text is no name: a script's empty variable asks for something and must not get nothing.
+
     option   what the value was given as
     aliases  other names of the types, in small letters
     hint     goes behind the five in what an error says can be given
     """
     name = text.strip().lower()
     kind = aliases.get(name, name)
-    if kind and kind not in KINDS:
+    if text and kind not in KINDS:
+        if not hint and _LLAMA_CPP.fullmatch(name):
+            hint = _LLAMA_CPP_HINT
         raise RequestError(f"{option} is {shown(text)}; it can be {', '.join(KINDS)}{hint}")
     return kind
 

@@ -25,13 +25,14 @@ def quantise(
 
     Codes are chosen for the terms of groups as they are stored, rounded, so that no value is
     further off than the format's steps make it. Affine terms span the range of each group and are
-    of `scale_dtype`; where that has no step so small, its middle stands for the group. nvfp4 gets a global scale a row, a power of two. Raises ImportFailedError for
-    columns that do not make up whole groups and for values that are no numbers or out of range.
+    of `scale_dtype`; where that has no step so small, its middle stands for the group. nvfp4 gets a
+    global scale a row, a power of two. Raises ImportFailedError for columns that do not make up
+    whole groups and for values that are no numbers or out of range.
     """
     rows, columns = values.shape
     if columns % form.group:
         raise ImportFailedError(
-            f"{columns} columns do not make up groups of {form.group}; keep the tensor dense"
+            f"{columns} columns do not make up groups of {form.group}; leave quantize out"
         )
     groups = values.float().reshape(rows, columns // form.group, form.group)
     if not groups.isfinite().all():
@@ -51,7 +52,7 @@ def _affine(groups: Tensor, bits: int, scale_dtype: torch.dtype) -> AffineWeight
     if not (scale.isfinite().all() and bias.isfinite().all()):
         raise ImportFailedError(
             f"values up to {float(groups.abs().max()):.3g} do not fit {scale_dtype} scales; "
-            "keep the tensor dense"
+            "quantize to mxfp8, whose scales reach as far as bf16, or leave quantize out"
         )
     step = scale.float()
     step = torch.where(step > 0, step, torch.inf)  # without steps all codes are 0

@@ -9,6 +9,13 @@ from forerun.quant.formats import AFFINE_BITS, AFFINE_GROUPS, BITS, GROUPS, Quan
 _SEEN_GROUPS = (16, *AFFINE_GROUPS)  # what shapes are compared with; 16 is a group of nvfp4
 _MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")  # of a config; all but affine name a format
 
+# Blobs of ours say by their metadata what is in them; a config is the publisher's.
+_IMPORT = "import the model again"
+_STATE = (
+    "state what it is under `quantization` in config.json, or take another checkpoint, and import "
+    "that"
+)
+
 
 def resolve(
     name: str,
@@ -26,7 +33,7 @@ def resolve(
     What is stated is checked against the shapes and never replaced by what they suggest. Shapes
     are asked for affine formats alone: all others are stated wherever they are written.
     """
-    tensor = _Tensor(name, *columns)
+    tensor = _Tensor(name, *columns, remedy=_IMPORT if "quant_type" in metadata else _STATE)
     stated = _from_metadata(tensor, metadata) or _from_config(tensor, config)
     if stated is None:
         return _from_shapes(tensor)
@@ -43,6 +50,7 @@ class _Tensor:
     name: str
     words: int
     groups: int
+    remedy: str  # for what is wrong with the statement that counts
 
     def group(self, bits: int) -> int:
         """Columns a scale, if codes have that many bits; 0 where that is no whole number."""
@@ -50,7 +58,7 @@ class _Tensor:
         return 0 if self.groups == 0 or columns % self.groups else columns // self.groups
 
     def wrong(self, what: str) -> LoadError:
-        return LoadError(f"quantised tensor {self.name} {what}; import the model again")
+        return LoadError(f"quantised tensor {self.name} {what}; {self.remedy}")
 
 
 def _from_metadata(tensor: _Tensor, metadata: Mapping[str, str]) -> QuantFormat | None:

@@ -1,5 +1,7 @@
 """The types of weights by the names that people give them: 07 MF-6, MF-7."""
 
+import re
+
 import pytest
 
 from forerun.base.errors import RequestError
@@ -23,14 +25,22 @@ def test_a_type_by_any_of_its_names(text: str, kind: str) -> None:
     assert parse_kind(text) == kind
 
 
-@pytest.mark.parametrize("text", ["q5", "int", "Q4_K_M", "mxfp6"])
+@pytest.mark.parametrize("text", ["q5", "int", "mxfp6", " ", "\t"])
 def test_another_type_is_refused_with_the_five(text: str) -> None:
-    """MF-7: and with the option that it was given to."""
+    """MF-7: and with the option that it was given to; blanks name none."""
+    shown = re.escape(repr(text))
     five = "int4, int8, nvfp4, mxfp4, mxfp8$"
-    with pytest.raises(RequestError, match=f"^quantize is '{text}'; it can be {five}"):
+    with pytest.raises(RequestError, match=f"^quantize is {shown}; it can be {five}"):
         Quantisation.parse(text, "", has_draft=False)
-    with pytest.raises(RequestError, match=f"^quantize-draft is '{text}'; it can be {five}"):
+    with pytest.raises(RequestError, match=f"^quantize-draft is {shown}; it can be {five}"):
         Quantisation.parse("", text, has_draft=True)
+
+
+@pytest.mark.parametrize("text", ["q4_K_M", "Q8_0", "iq4_xs"])
+def test_types_of_llama_cpp_are_refused_with_ours(text: str) -> None:
+    """MF-7."""
+    with pytest.raises(RequestError, match=rf"'{text}'; .*mxfp8; for llama\.cpp's .* int4 here.* int8$"):
+        parse_kind(text)
 
 
 def test_a_door_may_know_other_names() -> None:

@@ -98,7 +98,7 @@ def test_shapes_answer_where_they_leave_one_format() -> None:
 )
 def test_shapes_that_fit_two_formats_are_refused(form: QuantFormat, other: str) -> None:
     """LIN-2"""
-    with pytest.raises(LoadError, match=f"{NAME}.*{other}"):
+    with pytest.raises(LoadError, match=f"{NAME}.*{other}.*; state what it is under `quantization`"):
         of(256, form)
 
 
@@ -135,7 +135,8 @@ def test_what_is_stated_is_never_replaced_by_a_guess(
     metadata: Mapping[str, str], config: Mapping[str, object], said: str
 ) -> None:
     """LIN-2: a tensor of int4 group 64, described as something else."""
-    with pytest.raises(LoadError, match=f"{NAME} .*{said}"):
+    remedy = "import the model again" if metadata else "state what it is under `quantization` in"
+    with pytest.raises(LoadError, match=f"{NAME} .*{said}.*; {remedy}"):
         resolve(NAME, (32, 4), metadata=metadata, config=config)
 
 

@@ -98,7 +98,7 @@ def test_shapes_answer_where_they_leave_one_format() -> None:
 )
 def test_shapes_that_fit_two_formats_are_refused(form: QuantFormat, other: str) -> None:
     """LIN-2"""
-    with pytest.raises(LoadError, match=f"{NAME}.*{other}.*; state what it is under `quantization`"):
+    with pytest.raises(LoadError, match=f"{NAME}.*{other}.*; state what it is under"):
         of(256, form)
 
 

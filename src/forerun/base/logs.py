@@ -19,7 +19,8 @@ Field = str | int | float | bool
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
-        line = f"{stamp} {record.levelname.lower():7} {record.name}: {record.getMessage()}"
+        message = _on_one_line(record.getMessage())
+        line = f"{stamp} {record.levelname.lower():7} {record.name}: {message}"
         for name, value in _fields(record).items():
             line += f" {name}={_shown(value)}"
         if record.exc_info:
@@ -77,6 +78,13 @@ def is_information(line: str) -> bool:
 def _fields(record: logging.LogRecord) -> dict[str, Field]:
     fields: dict[str, Field] = record.__dict__.get("fields", {})
     return fields
+
+
+def _on_one_line(text: str) -> str:
+    """Control characters escaped: names out of files and requests stand in messages."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _shown(value: Field) -> str:

@@ -9,6 +9,7 @@ from typing import Protocol
 from forerun.base.errors import ImportFailedError, RequestError, StoreError
 from forerun.base.json_types import JsonObject
 from forerun.base.logs import logger
+from forerun.base.shown import listed
 from forerun.importer.classification import classify, refuse_request, source_tensors
 from forerun.importer.gguf_reader.checkpoint import GgufCheckpoint, read_checkpoint
 from forerun.importer.gguf_reader.file import open_gguf
@@ -27,7 +28,6 @@ log = logger(__name__)
 
 HEAD = "lm_head.weight"  # the end of its name
 _PLAN_DIGITS = 16  # of its digest, in a key
-LISTED = 8  # surplus tensors that are spelt out
 
 
 class Checkpoint(Protocol):
@@ -155,9 +155,7 @@ def _checkpoint(
 def _warn_of_surplus(path: Path, checkpoint: GgufCheckpoint) -> None:
     surplus = checkpoint.surplus
     if surplus:
-        more = f" and {len(surplus) - LISTED} more" if len(surplus) > LISTED else ""
-        names = ", ".join(surplus[:LISTED]) + more
-        log.warning("%s: %d tensors are not used: %s", path.name, len(surplus), names)
+        log.warning("%s: %d tensors are not used: %s", path.name, len(surplus), listed(surplus))
 
 
 def _text(path: Path) -> str:

@@ -75,6 +75,23 @@ def test_surplus_tensors_are_kept_and_listed(
     assert "model.extra" in [layer.name for layer in model.tensors]
 
 
+def test_a_surplus_tensor_of_a_gguf_file_stays_on_its_line(
+    folder: Path, tmp_path: Path, create_model: Create, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F13: whatever a file calls its tensors."""
+
+    def add(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        named = {name: tensor.float() for name, tensor in tensors.items()}
+        return named | {"model.norm.a\nb\x1b": torch.ones(3)}
+
+    edit_tensors(folder, add)
+    convert_folder(folder, tmp_path / "a.gguf", "llama")
+    with caplog.at_level(logging.WARNING, ROOT):
+        create_model("FROM a.gguf")
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == r"a.gguf: 1 tensors are not used: 'output_norm.a\nb\x1b'"
+
+
 def test_an_unknown_architecture_is_named(folder: Path, refuse: Refuse) -> None:
     """F13."""
     edit_config(folder, architectures=["Foo"])

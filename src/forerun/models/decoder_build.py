@@ -141,15 +141,12 @@ class DecoderBuilder:
         experts  what feeds forward instead of an MLP
         """
         shape, at = self.shape, self.at(index)
-        query = shape.heads.query * shape.heads.dim
-        output = self.weights.pick(
-            query, (f"{at}self_attn.o_proj", shape.hidden_size), biased=form.biased
-        )
+        query, output = shape.heads.query * shape.heads.dim, f"{at}self_attn.o_proj"
         return LayerWeights(
             index=index,
             epsilon=shape.eps,
             mixer=self.attention_weights(at, form),
-            output=output,
+            output=self.weights.pick(query, (output, shape.hidden_size), biased=form.biased),
             feed_forward=experts or self.mlp_weights(at, form),
             norms=self.norms(at, form),
         )

@@ -15,15 +15,17 @@ PIP := $(VENV)/bin/python -m pip install --disable-pip-version-check --quiet -c 
 run: $(VENV)/.installed
 	@$(VENV)/bin/forerun run $(MODEL) "$$PROMPT"
 
-# Tests of one process run side by side; those that start processes of their own, one by one.
+# Tests of one process run side by side; one by one those that start processes of their own, and
+# those whose drafts are as deep as the clock says.
+ONE_BY_ONE := tests/api tests/e2e tests/unit/engine
 PYTEST := $(VENV)/bin/python -m pytest -m "not slow"
 
 test: $(VENV)/.installed-dev
 ifdef ARGS
 	$(PYTEST) $(ARGS)
 else
-	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile --ignore tests/api --ignore tests/e2e
-	$(PYTEST) tests/api tests/e2e
+	$(PYTEST) -n auto --maxprocesses 4 --dist loadfile $(addprefix --ignore=,$(ONE_BY_ONE))
+	$(PYTEST) $(ONE_BY_ONE)
 endif
 
 $(VENV)/bin/python:

@@ -286,8 +286,8 @@ def test_an_error_after_the_stream_began_is_its_last_line(
     *before, last = [json.loads(line) for line in answer.content.splitlines()]
     assert answer.status_code == 200
     assert before[-1]["status"] == "converting tensors"
-    assert f"{name} holds values that are no numbers" in last["error"]
-    with pytest.raises(ollama.ResponseError, match="no numbers") as raised:
+    assert f"{name} holds values that are no finite numbers" in last["error"]
+    with pytest.raises(ollama.ResponseError, match="no finite numbers") as raised:
         client.create("never", files=files)
     assert raised.value.status_code == 500
     assert not Store(root).exists(ModelName.parse("never"))

@@ -40,7 +40,7 @@ from benchmarks.distributions import (
 from benchmarks.importing import imported, weight_bytes, write_source
 from benchmarks.protocol import Interval, report
 from benchmarks.quality import texts, whole
-from forerun.quant.formats import BITS
+from forerun.base.quantisation import BITS
 
 QUESTION = "What formats cost"
 SOURCE = "bf16"

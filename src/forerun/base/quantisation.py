@@ -8,7 +8,8 @@ from typing import Final
 from forerun.base.errors import RequestError
 from forerun.base.shown import shown
 
-KINDS: Final = ("int4", "int8", "nvfp4", "mxfp4", "mxfp8")
+BITS: Final = {"int4": 4, "int8": 8, "nvfp4": 4, "mxfp4": 4, "mxfp8": 8}  # of a code, by type
+KINDS: Final = tuple(BITS)
 ALIASES: Final = {"q4": "int4", "fp4": "int4", "q8": "int8", "fp8": "int8"}
 _LLAMA_CPP: Final = re.compile(r"i?q\d_.*")  # its names of types, in small letters
 _LLAMA_CPP_HINT: Final = "; for llama.cpp's q4_K_M and the like take int4 here, for q8_0 int8"

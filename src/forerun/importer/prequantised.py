@@ -6,7 +6,8 @@ from typing import Final
 
 from forerun.base.errors import ImportFailedError
 from forerun.base.json_types import JsonObject
-from forerun.importer.policy.kinds import BITS, GROUPS
+from forerun.base.quantisation import BITS
+from forerun.importer.policy.kinds import GROUPS
 from forerun.importer.source_tensors import SourceTensor, plain
 from forerun.store.headers import TensorEntry
 

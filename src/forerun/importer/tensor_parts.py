@@ -6,8 +6,8 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.base.quantisation import BITS
 from forerun.importer.plan import BlobPlan, Rule, TensorPlan
-from forerun.importer.policy.kinds import BITS
 from forerun.importer.reading import read_chunks, read_number
 from forerun.importer.source_tensors import SourceTensor
 from forerun.importer.write import Part, TensorFile, part

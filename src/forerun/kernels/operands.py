@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK_SCALED_BITS = {"nvfp4": 4, "mxfp4": 4, "mxfp8": 8}  # of a code, by kind
+from forerun.base.quantisation import BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ class BlockScaledWeight:
 
     words: Tensor  # [out, in * bits / 32] uint32
     scale: Tensor  # [out, in / group] uint8
-    kind: str  # a key of BLOCK_SCALED_BITS
+    kind: str  # "nvfp4", "mxfp4" or "mxfp8"
 
     @property
     def bits(self) -> int:
-        return BLOCK_SCALED_BITS[self.kind]
+        return BITS[self.kind]
 
     @property
     def out_features(self) -> int:

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from forerun.kernels.operands import BLOCK_SCALED_BITS
+from forerun.base.quantisation import BITS
 
-AFFINE_BITS = {"int4": 4, "int8": 8}
+AFFINE_BITS = {name: BITS[name] for name in ("int4", "int8")}
 AFFINE_GROUPS = (32, 64, 128)
 BLOCK_SCALED_GROUP = {"nvfp4": 16, "mxfp4": 32, "mxfp8": 32}
 
-BITS: Mapping[str, int] = MappingProxyType(AFFINE_BITS | BLOCK_SCALED_BITS)  # of a code, by format
 GROUPS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     dict.fromkeys(AFFINE_BITS, AFFINE_GROUPS)
     | {name: (group,) for name, group in BLOCK_SCALED_GROUP.items()}

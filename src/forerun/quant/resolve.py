@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from forerun.base.errors import LoadError
-from forerun.quant.formats import AFFINE_BITS, AFFINE_GROUPS, BITS, GROUPS, QuantFormat
+from forerun.base.quantisation import BITS
+from forerun.quant.formats import AFFINE_BITS, AFFINE_GROUPS, GROUPS, QuantFormat
 
 _SEEN_GROUPS = (16, *AFFINE_GROUPS)  # what shapes are compared with; 16 is a group of nvfp4
 _MODES = ("affine", "mxfp4", "mxfp8", "nvfp4")  # of a config; all but affine name a format

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
+from forerun.base.quantisation import BITS
 from forerun.store.headers import Header, TensorEntry
 
 _QUANTISED_PARTS: Final = ("scale", "bias", "global_scale")
 _PACKED: Final = "U32"
 _WORD_BITS: Final = 32
-_BITS: Final = {"int4": 4, "nvfp4": 4, "mxfp4": 4, "int8": 8, "mxfp8": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def _logical(tensor: TensorEntry, metadata: dict[str, str]) -> LogicalTensor:
     if tensor.dtype != _PACKED:
         return LogicalTensor(tensor.name, tensor.dtype.lower(), tensor.shape)
     kind = metadata.get("quant_type", _PACKED.lower())
-    if kind not in _BITS or not tensor.shape:
+    if kind not in BITS or not tensor.shape:
         return LogicalTensor(tensor.name, kind, tensor.shape)
     *rows, words = tensor.shape
-    return LogicalTensor(tensor.name, kind, (*rows, words * _WORD_BITS // _BITS[kind]))
+    return LogicalTensor(tensor.name, kind, (*rows, words * _WORD_BITS // BITS[kind]))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fixtures.checkpoints import CPU, chunked_logits, logits
+from fixtures.checkpoints import CPU, chunked_logits, logits, padded
 from fixtures.hybrid import CONTEXT, VOCABULARY, loaded_hybrid
 from fixtures.quantised import quantised_hybrid
 from fixtures.tiny import Family
@@ -91,25 +91,6 @@ class Captured:
                     snapshot.close()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("family", HYBRIDS)
-def test_chunks_of_any_size_give_equal_bits(
-    tmp_path: Path, family: Family, dtype: torch.dtype
-) -> None:
-    """WID-1, WID-4, WID-5, CON-9: the scan too is the same at every width, and without caches."""
-    model = native_hybrid(tmp_path, family, dtype)
-    whole = logits(model, TOKENS)
-    for chunks in ([75], [1], [5], [16], [17], [3, 1, 40]):
-        assert torch.equal(chunked_logits(model, TOKENS, chunks), whole), chunks
-
-
-def test_threads_change_no_bit(tmp_path: Path) -> None:
-    """WID-3"""
-    checkpoint = quantised_hybrid(tmp_path, "qwen3_5_moe", mtp=False)
-    one, three = (checkpoint.load(threads=threads) for threads in (1, 3))
-    assert torch.equal(logits(one, TOKENS), logits(three, TOKENS))
-
-
 @pytest.mark.parametrize("family", HYBRIDS)
 def test_rounds_leave_what_single_steps_leave(tmp_path: Path, family: Family) -> None:
     """WID-4, WID-7, T16, 01 REC-5, REW-1: of every width, from wherever the one before it was cut.
@@ -149,14 +130,6 @@ def test_a_step_shows_taps_in_the_middle(tmp_path: Path) -> None:
     for place in range(12):
         batch = Batch.of(TOKENS[place : place + 1], place, CPU)
         assert torch.equal(model.forward(batch, caches).conditioning, whole[:, place : place + 1])
-
-
-def padded(rows: Sequence[Sequence[int]], starts: tuple[int, ...], **fields: object) -> Batch:
-    width = max(len(row) for row in rows)
-    ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
-    lengths = tuple(len(row) for row in rows)
-    offsets, valid = torch.tensor(starts), torch.tensor(lengths)
-    return Batch(ids, starts, lengths, offsets, valid, **fields)  # type: ignore[arg-type]
 
 
 @torch.inference_mode()

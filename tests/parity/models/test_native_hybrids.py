@@ -68,7 +68,7 @@ def native(tmp_path_factory: pytest.TempPathFactory) -> Load:
 def test_chunks_of_a_hybrid_give_equal_bits(
     native: Load, family: Family, dtype: torch.dtype
 ) -> None:
-    """WID-1, WID-2, WID-4, T16: whole without caches, and over caches in any chunks."""
+    """WID-1, WID-2, WID-4, WID-5, CON-9, T16: whole without caches; over caches in any chunks."""
     model = native(family, dtype)
     whole = logits(model, TOKENS)
     for chunks in ([75], [1], [5], [16], [17], [3, 1, 40]):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fixtures.checkpoints import CPU, chunked_logits, logits, relative_error
+from fixtures.checkpoints import CPU, chunked_logits, logits, padded, relative_error
 from fixtures.quantised import Quantised, quantised
 from fixtures.tiny import VOCABULARY, Family
 from forerun.contract.batch import Batch
@@ -175,14 +175,6 @@ def test_a_step_shows_taps_in_the_middle(tmp_path: Path) -> None:
     for place in range(12):
         batch = Batch.of(TOKENS[place : place + 1], place, CPU)
         assert torch.equal(model.forward(batch, caches).conditioning, whole[:, place : place + 1])
-
-
-def padded(rows: Sequence[Sequence[int]], starts: tuple[int, ...], **fields: object) -> Batch:
-    width = max(len(row) for row in rows)
-    ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
-    lengths = tuple(len(row) for row in rows)
-    offsets, valid = torch.tensor(starts), torch.tensor(lengths)
-    return Batch(ids, starts, lengths, offsets, valid, **fields)  # type: ignore[arg-type]
 
 
 @torch.inference_mode()

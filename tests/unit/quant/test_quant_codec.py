@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.base.errors import ImportFailedError
+from forerun.base.quantisation import BITS
 from forerun.kernels.dequantise.reference import unpack
 from forerun.quant.codec import pack, quantise
-from forerun.quant.formats import AFFINE_BITS, AFFINE_GROUPS, BITS, GROUPS, QuantFormat
+from forerun.quant.formats import AFFINE_BITS, AFFINE_GROUPS, GROUPS, QuantFormat
 
 
 def test_the_lowest_column_has_the_lowest_bits() -> None:

@@ -6,7 +6,6 @@ SOURCE: Final = ""  # in place of a type: the values stay as the source has them
 
 # Columns that share a scale in what an import writes (LIN-3).
 GROUPS: Final = {"int4": 64, "int8": 64, "nvfp4": 16, "mxfp4": 32, "mxfp8": 32}
-BITS: Final = {"int4": 4, "int8": 8, "nvfp4": 4, "mxfp4": 4, "mxfp8": 8}  # of a code
 _EIGHT_BIT: Final = {"int4": "int8", "nvfp4": "mxfp8", "mxfp4": "mxfp8"}
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
+from forerun.base.shown import listed
 from forerun.models.packed_weights import PARTS, SCALE, read_packed
 from forerun.models.projection import Projection, SideBySide, fusable_runs
 from forerun.models.tensor_files import Stored
@@ -26,7 +27,6 @@ log = logger(__name__)
 Progress = Callable[[int, int], None]  # completed and total, in bytes
 
 LEFTOVERS = (".rotary_emb.inv_freq",)  # computed from the config; old exporters wrote them anyway
-LISTED = 8  # surplus names that the warning spells out
 
 
 class Weights:
@@ -178,11 +178,12 @@ class Weights:
         """Report the last byte, and what the model did not ask for, in one warning (CON-14)."""
         if self._progress is not None:
             self._progress(self._total_bytes, self._total_bytes)
-        surplus = [name for name in self.surplus if not name.endswith(LEFTOVERS)]
+        names = [name for name in self.surplus if not name.endswith(LEFTOVERS)]
+        surplus = [name for name in names if _whole(name) not in self._unpicked]
         if surplus:
-            more = f" and {len(surplus) - LISTED} more" if len(surplus) > LISTED else ""
-            names = ", ".join(surplus[:LISTED]) + more
-            log.warning("%d tensors of the checkpoint are not used: %s", len(surplus), names)
+            log.warning(
+                "%d tensors of the checkpoint are not used: %s", len(surplus), listed(surplus)
+            )
 
     def skip(self, *prefixes: str) -> None:
         """Tensors of parts that are not served on purpose, such as a vision tower."""
@@ -260,6 +261,12 @@ class Weights:
                 f"{list(shape)}"
             )
         return stored
+
+
+def _whole(name: str) -> str | None:
+    """The weight of which `name` is a part beside its words; None where it is no such part."""
+    ends = (part for part in PARTS if part and name.endswith(f".weight{part}"))
+    return next((name.removesuffix(part) for part in ends), None)
 
 
 def _in_words(name: str) -> str:

@@ -144,7 +144,7 @@ def test_tensors_of_a_head_that_nobody_takes_are_reported(
     edit_tensors(folder, lambda tensors: tensors | {"mtp.layers.1.x": torch.zeros(2)})
     with caplog.at_level(logging.WARNING, "forerun"):
         assert loaded(folder).self_draft() is not None
-        assert "1 tensors of the checkpoint are not used: mtp.layers.1.x" in caplog.text
+        assert "1 tensors of the checkpoint are not used: 'mtp.layers.1.x'" in caplog.text
         edit_tensors(
             folder, lambda tensors: {n: t for n, t in tensors.items() if n != "mtp.fc.weight"}
         )

@@ -170,9 +170,9 @@ HALF = torch.arange(264) < 132
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        ({"fc__bias": torch.zeros(64)}, "biases, fc.bias"),
-        ({"layers__0__self_attn__q_proj__bias": torch.zeros(64)}, "biases, layers.0.self_attn"),
-        ({"mystery": torch.zeros(2)}, "the draft head has mystery, which"),
+        ({"fc__bias": torch.zeros(64)}, "biases, 'fc.bias"),
+        ({"layers__0__self_attn__q_proj__bias": torch.zeros(64)}, "biases, 'layers.0.self_attn"),
+        ({"mystery": torch.zeros(2)}, "the draft head has 'mystery', which"),
         ({"norm__weight": None}, "norm is missing"),
         ({"layers__0__hidden_norm__weight": None}, "hidden_norm of layer 0 is missing"),
         ({"layers__0__input_layernorm__weight": None}, "none of the tensors midlayer.input"),

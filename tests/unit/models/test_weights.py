@@ -70,8 +70,20 @@ def test_surplus_tensors_are_listed_in_one_warning(
     with caplog.at_level(logging.WARNING, "forerun"):
         loaded(folder)
     (record,) = caplog.records
-    assert record.getMessage().startswith("10 tensors of the checkpoint are not used: mtp.0, ")
-    assert record.getMessage().endswith(" and 2 more")
+    assert record.getMessage().startswith("10 tensors of the checkpoint are not used: 'mtp.0', ")
+
+
+def test_a_surplus_quantised_weight_counts_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CON-14: a part of a weight that is used, or of none, is told for itself."""
+    parts = {f"extra.weight{part}": torch.ones(1) for part in ("", "_scale", "_qbias")}
+    alone = {"other.weight_scale": torch.ones(1)}
+    with caplog.at_level(logging.WARNING, "forerun"):
+        open_weights(tmp_path, parts | alone | {"bro\nken": torch.ones(1)}).finish()
+    (record,) = caplog.records
+    names = r"'bro\nken', 'extra.weight', 'other.weight_scale'"
+    assert record.getMessage() == f"3 tensors of the checkpoint are not used: {names}"
 
 
 def test_a_truncated_file_is_named(tmp_path: Path) -> None:

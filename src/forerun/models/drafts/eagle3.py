@@ -9,6 +9,7 @@ from torch import Tensor
 
 from forerun.base.errors import LoadError
 from forerun.base.logs import logger
+from forerun.base.shown import listed
 from forerun.contract.model import DraftFacts, ModelFacts, SharedTables, TappedModel, TargetModel
 from forerun.models.decoder_build import DecoderBuilder
 from forerun.models.drafts.eagle3_config import Eagle3Config, read_config, resolve_taps
@@ -29,7 +30,7 @@ from forerun.models.drafts.quantising import (
 )
 from forerun.models.drafts.vocabulary import column_ids
 from forerun.models.tensor_files import Stored, open_tensors
-from forerun.models.weights import LISTED, Weights
+from forerun.models.weights import Weights
 from forerun.nn.fused_layers import FusedLayers, fused_layers
 from forerun.nn.layer_weights import (
     AttentionWeights,
@@ -77,7 +78,7 @@ def load_eagle3(
     draft = Eagle3Draft(builder.parts(), resolved)
     surplus = builder.weights.surplus
     if surplus:
-        raise LoadError(f"the draft head has {_listed(surplus)}, which EAGLE-3 heads have not")
+        raise LoadError(f"the draft head has {listed(surplus)}, which EAGLE-3 heads have not")
     target.tap(resolved)
     *most, last = map(str, resolved)
     where = f"{', '.join(most)} and {last}" if most else last
@@ -108,7 +109,7 @@ def _tensors(files: Iterable[Path], prefix: str) -> dict[str, Stored]:
     kept = {name: entry for name, entry in own.items() if not name.startswith(IGNORED)}
     biases = sorted(name for name in kept if name.endswith(".bias"))
     if biases:
-        raise LoadError(f"the draft head has biases, {_listed(biases)}; EAGLE-3 heads have none")
+        raise LoadError(f"the draft head has biases, {listed(biases)}; EAGLE-3 heads have none")
     for name, entry in kept.items():
         _check_numbers(name, entry.read())
     return kept
@@ -136,11 +137,6 @@ def _column_ids(stored: dict[str, Stored], head: Eagle3Config, facts: ModelFacts
     ids = column_ids(columns, vocabulary, *read)
     whole = columns == vocabulary and torch.equal(ids, torch.arange(columns))
     return None if whole else ids.to(facts.device)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
 
 
 @dataclass(frozen=True, slots=True)

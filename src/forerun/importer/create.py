@@ -34,6 +34,8 @@ from forerun.store.store import Store
 from forerun.store.stored import StoredModel
 from forerun.tokenizer.files import TOKENIZER_CONFIG
 
+SLOW_ON_CPU = ("nvfp4", "mxfp4", "mxfp8")  # no kernel reads all that an import to one of them holds
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -69,6 +71,8 @@ def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Repo
     for source in parts.sources:
         if source.quantize and not is_quantised(source):
             reporter.status(f"no weight becomes {source.quantize}; all stay as they come")
+        elif source.quantize in SLOW_ON_CPU:
+            reporter.status(f"a CPU is slow with {source.quantize}; it is fast with int4 and int8")
     speech = _speech(modelfile, parts.base)
     with store.importing() as writer:
         run = ImportRun(store, writer, reporter)

@@ -280,3 +280,14 @@ def test_a_type_that_no_weight_takes_is_said_and_not_claimed(
     assert store.get(ModelName.parse("mxfp8")).config.file_type == "mxfp8"
     assert "no weight becomes int4" in events.read_text()
     assert "no weight becomes mxfp8" not in events.read_text()
+
+
+@pytest.mark.parametrize("kind", ["int4", "mxfp8"])
+def test_a_type_that_a_cpu_is_slow_with_is_told_of(
+    store: Store, reporter: Reporter, events: Path, tmp_path: Path, kind: str
+) -> None:
+    """MF-7: before somebody waits for its answers."""
+    tiny_folder(tmp_path / "tiny", "llama", hidden_size=64, intermediate_size=128)
+    request = CreateRequest(name="made", modelfile="FROM tiny", folder=str(tmp_path), quantize=kind)
+    create(request, store, reporter)
+    assert ("a CPU is slow with" in events.read_text()) is (kind == "mxfp8")

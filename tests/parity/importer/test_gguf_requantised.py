@@ -139,3 +139,13 @@ def test_a_nan_is_named(tmp_path: Path) -> None:
     edit_tensors(folder, spoil)
     with pytest.raises(ForerunError, match=r"tensor blk\.0\.ffn_gate\.weight"):
         requantised(folder, "F32", "int8")
+
+
+@pytest.mark.parametrize(("tied", "kind"), [(True, "int8"), (False, "")])
+def test_a_table_that_is_the_head_too_is_quantised_as_one(
+    tmp_path: Path, tied: bool, kind: str
+) -> None:
+    """POL-1, POL-3: in a file without `output.weight` (decision 0022)."""
+    folder = tiny_folder(tmp_path, "llama", tie_word_embeddings=tied, **SHAPE)
+    _, metadata = requantised(folder, "F16", "int4")
+    assert metadata[TABLE].get("quant_type", "") == kind

@@ -17,6 +17,7 @@ SCRIPT = """
 import gc, json, sys
 from pathlib import Path
 import torch
+from forerun.engine.memory import release_freed
 from forerun.kernels.native.library import Library
 from forerun.kernels.select import KernelChoice
 from forerun.models.load import load_model
@@ -47,6 +48,7 @@ def packing_codes(*given, pack=codec.pack):
 Library.pack, codec.pack = packing, packing_codes
 model = load_model(config, [folder / "model.safetensors"], placement, progress)
 gc.collect()
+release_freed(placement.device)  # as the runner does after a load
 head = model.self_draft()
 held = model.facts.weight_bytes + (head.facts.weight_bytes if head else 0)
 print(json.dumps([held, peak - before, anonymous() - before]))
@@ -218,4 +220,4 @@ def test_a_head_that_is_quantised_peaks_at_its_codes(tmp_path: Path) -> None:
     codes = HEAD_EXPERTS * 3 * WIDE * WIDTH * 5 // 8  # of the experts, which are packed after that
     assert codes < weights < codes + SLACK_BYTES
     assert peak <= weights + codes + 2 * SLACK_BYTES  # twice as much where stacks go whole
-    assert kept <= weights + 2 * SLACK_BYTES
+    assert kept <= weights + SLACK_BYTES

@@ -15,7 +15,8 @@ from forerun.contract.model import Forward, RankedLogits
 from forerun.engine.follower import Follower
 from forerun.engine.loaded import LoadedModel
 from forerun.sampling.logprobs import Logprobs
-from forerun.sampling.sampler import NoAllowedTokenError, Sampled
+from forerun.sampling.refusals import NoAllowedTokenError
+from forerun.sampling.sampler import Sampled
 
 
 class PlainDecoder:

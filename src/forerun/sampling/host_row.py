@@ -69,25 +69,37 @@ def probabilities(
              of the window
     counts   how often each token occurs in the window
     """
+    wanted = 1 if options.greedy else options.top_k
     if counts:
-        scores, ids = _penalised(scores, ids, counts, options)
+        scores, ids = _penalised(scores, ids, counts, options, wanted)
     if options.greedy:
         return [float(scores[0] > -math.inf)], ids[:1]
-    return cut(scores[: options.top_k], options), ids[: options.top_k]
+    return cut(scores[:wanted], options), ids[:wanted]
 
 
 def _penalised(
-    scores: list[float], ids: list[int], counts: Mapping[int, int], options: SamplingOptions
+    scores: list[float],
+    ids: list[int],
+    counts: Mapping[int, int],
+    options: SamplingOptions,
+    wanted: int,
 ) -> tuple[list[float], list[int]]:
-    """Scores after the penalties, and their ids: descending, of equal ones the smaller id first.
+    """At least `wanted` best after the penalties: descending, of equal ones the smaller id first.
+
+    Whatever comes behind as many that nothing lowers is behind them still (`Sampler.deciding`).
 
     Each step is rounded to fp32 as the tensors' steps are: doubles hold products of two fp32
     exactly, and sums of two well enough that the second rounding changes nothing.
     """
-    row = [
-        (-_lowered(score, counts[token], options) if token in counts else -score, token)
-        for score, token in zip(scores, ids, strict=True)
-    ]
+    row: list[tuple[float, int]] = []
+    for score, token in zip(scores, ids, strict=True):
+        if token in counts:
+            row.append((-_lowered(score, counts[token], options), token))
+            continue
+        row.append((-score, token))
+        wanted -= 1
+        if not wanted:
+            break
     row.sort()
     return [-negative for negative, _ in row], [token for _, token in row]
 

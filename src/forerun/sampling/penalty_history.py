@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forerun.sampling.host_row import NO_TOKEN
-
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -20,14 +18,6 @@ class Window:
 
     ids: Tensor  # [rows, width] int64
     live: Tensor | None  # [rows, width] bool, False where a place holds no token; None: all do
-
-    def counts(self) -> list[Counter[int]]:
-        """How often each token occurs in each row. Waits for the device."""
-        rows = self.ids if self.live is None else self.ids.masked_fill(~self.live, NO_TOKEN)
-        counts = [Counter(row) for row in rows.tolist()]
-        for row in counts:
-            row.pop(NO_TOKEN, None)
-        return counts
 
 
 @dataclass(slots=True)
@@ -68,11 +58,24 @@ class PenaltyHistory:
         """Tokens that a row's window holds."""
         return self._rings[row].filled
 
+    def tokens(self, row: int) -> list[int]:
+        """Those tokens, the oldest first. Waits for the device."""
+        ring = self._rings[row]
+        if self.pool is None or not ring.filled:
+            return []
+        held: list[int] = self.pool[row, : ring.filled].tolist()
+        oldest = ring.length % ring.filled  # 0 until the ring is full
+        return held[oldest:] + held[:oldest]
+
     def counts(self, row: int) -> Counter[int]:
         """How often each token occurs among them. Waits for the device."""
-        if self.pool is None:
-            return Counter()
-        return Counter(self.pool[row, : self._rings[row].filled].tolist())
+        return Counter(self.tokens(row))
+
+    def counts_along(self, row: int, drafts: Sequence[int], rows: int) -> list[Counter[int]]:
+        """How often each token occurs in what `chain` looks back on. Waits for the device."""
+        seen, capacity = [*self.tokens(row), *drafts], self._rings[row].capacity
+        ends = range(len(seen) - rows + 1, len(seen) + 1)
+        return [Counter(seen[max(0, end - capacity) : end]) for end in ends]
 
     def append(self, rows: Sequence[int], tokens: Tensor) -> None:
         """One token a row, [len(rows)] int64 on the device, in one scatter."""

@@ -1,15 +1,13 @@
 """The slots of a loaded model: what each may draw, and what it has drawn (SLT, BAT)."""
 
-import math
 import secrets
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from forerun.base.errors import DamagedModelError, RequestError
 from forerun.contract.model import Best
 from forerun.sampling import host_row
 from forerun.sampling.distribution import Distribution, check_ids, first_best
@@ -20,17 +18,10 @@ from forerun.sampling.noise import Purpose, draw_key, seed_key
 from forerun.sampling.options import SamplingOptions
 from forerun.sampling.penalties import penalise
 from forerun.sampling.penalty_history import PenaltyHistory, Window, to_device
+from forerun.sampling.refusals import largest, refuse_empty
 from forerun.sampling.token_mask import unpack_mask
 
 _LONGEST_COUNTED = 256  # places of a window; looking at more of them costs what it would save
-
-
-class NoAllowedTokenError(RequestError):
-    """Mask and bias left a row without a token. `slot` is the one to end; no state has changed."""
-
-    def __init__(self, slot: int) -> None:
-        super().__init__("no token is allowed here")
-        self.slot = slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +176,31 @@ class Sampler:
 
         best   `deciding` of the slot for so many drafts, or more of them
         """
-        depth, rows = 0 if drafts is None else drafts.shape[0], best.ids.shape[0]
-        assert drafts is None or rows <= depth + 1, f"{rows} rows see a chain of {depth} drafts"
-        options = self._slot(slot).options
-        window = self._chain(slot, drafts, rows) if options.penalised else None
-        counts = [Counter[int]()] * rows if window is None else window.counts()
-        self._check_enough(slot, best.ids.shape[1], max(map(len, counts), default=0))
-        made = [
-            host_row.probabilities(scores, ids, seen, options)
-            for scores, ids, seen in zip(
-                best.values.tolist(), best.ids.tolist(), counts, strict=True
-            )
-        ]
+        rows, options = best.ids.shape[0], self._slot(slot).options
+        chain = [] if drafts is None else drafts.tolist()
+        counts = self.windows(slot, chain, rows, best.ids.shape[1])
+        found = zip(best.values.tolist(), best.ids.tolist(), counts, strict=True)
+        made = [host_row.probabilities(*row, options) for row in found]
         probs = torch.tensor([probs for probs, _ in made], dtype=torch.float32)
         return Distribution(probs, torch.tensor([ids for _, ids in made], dtype=torch.int64))
+
+    def windows(
+        self, slot: int, drafts: Sequence[int], rows: int, held: int
+    ) -> Sequence[Mapping[int, int]]:
+        """How often each token occurs in what penalties look back on, row by row (DST-2).
+
+        drafts   a chain that the last row has seen all of, or none: then no row has
+        held     largest logits of each row at hand, which `deciding` tells
+        """
+        assert not drafts or rows <= len(drafts) + 1, f"{rows} rows see {len(drafts)} drafts"
+        counts: list[Counter[int]] = [Counter()] * rows
+        if self._slot(slot).options.penalised:
+            if drafts:
+                counts = self._history.counts_along(self._row(slot), drafts, rows)
+            else:
+                counts = [self._history.counts(self._row(slot))] * rows
+        self._check_enough(slot, held, max(map(len, counts), default=0))
+        return counts
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Write tokens that were chosen elsewhere (accepted drafts and the one after them)."""
@@ -270,7 +272,7 @@ class Sampler:
         first = members[0]
         scores = self._scores(first, logits, allowed, None)
         if allowed is not None or self.device.type == "cpu":
-            _refuse_empty(slots, scores)
+            refuse_empty(slots, scores.amax(-1).tolist())
         window = None
         if first.options.penalised:
             window = self._history.window([self._row(slot) for slot in slots])
@@ -294,7 +296,7 @@ class Sampler:
         capacity = member.options.repeat_last_n
         counts = self._history.counts(self._row(slot)) if capacity else Counter[int]()
         self._check_enough(slot, len(ids), len(counts))
-        _refuse_strange(slot, scores[0] if ids[-1] >= 0 else math.nan)
+        refuse_empty([slot], [largest(scores, ids)])
         probs, ids = host_row.probabilities(scores, ids, counts, member.options)
         if len(ids) == 1:  # a point mass needs no noise (SED-5)
             return ids[0] if probs[0] else NO_TOKEN
@@ -369,22 +371,6 @@ class Sampler:
     def _count_logprobs(self) -> None:
         asked = [s.options.top_logprobs for s in self._slots.values() if s.options.logprobs]
         self._top_logprobs = max(asked, default=None)
-
-
-def _refuse_empty(slots: Sequence[int], scores: Tensor) -> None:
-    for slot, best in zip(slots, scores.amax(-1).tolist(), strict=True):
-        _refuse_strange(slot, best)
-
-
-def _refuse_strange(slot: int, best: float) -> None:
-    """`best`: the largest of the slot's scores."""
-    if best == -math.inf:
-        raise NoAllowedTokenError(slot)
-    if not math.isfinite(best):
-        raise DamagedModelError(
-            f"the model's logits hold {best}: its weights are damaged or its numbers overflow; "
-            f"import it again, or take another checkpoint of it"
-        )
 
 
 def _joined(parts: list[Sampled]) -> Sampled:

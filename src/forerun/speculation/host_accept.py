@@ -4,7 +4,7 @@ The meaning is that of `accept`. A row is shaped when it is reached: behind a re
 tensor operations, of which a round would take fifty, cost as much as a layer of a small model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from forerun.contract.drafter import Proposal
@@ -14,6 +14,8 @@ from forerun.sampling.distribution import NO_MASS
 from forerun.sampling.host_row import MOST_COLUMNS
 from forerun.sampling.noise import Purpose
 from forerun.sampling.options import SamplingOptions
+from forerun.sampling.refusals import largest
+from forerun.sampling.sampler import Sampler
 
 Row = tuple[list[float], list[int]]  # probabilities, and the tokens that they are of
 Noise = Callable[[int, Purpose], int]  # the key of a draw at the i-th place of the round
@@ -21,21 +23,27 @@ Noise = Callable[[int, Purpose], int]  # the key of a draw at the i-th place of 
 
 @dataclass(frozen=True, slots=True)
 class HostRows:
-    """The target's rows of a round, from their largest logits. No penalty is at work."""
+    """The target's rows of a round, from their largest logits."""
 
     values: list[list[float]]
     ids: list[list[int]]
+    windows: Sequence[Mapping[int, int]]  # what penalties look back on, row by row
     options: SamplingOptions
 
     @classmethod
-    def of(cls, best: Best, options: SamplingOptions) -> "HostRows | None":
-        """`best` holds `Sampler.deciding` of each row. None: penalties look at what was drafted."""
-        if options.repeat_last_n:
-            return None
-        return cls(best.values.tolist(), best.ids.tolist(), options)
+    def of(cls, sampler: Sampler, slot: int, best: Best, proposal: Proposal) -> "HostRows":
+        """`best` holds `Sampler.deciding` of each row, to which the proposal's drafts lead."""
+        rows, held = best.ids.shape
+        windows = sampler.windows(slot, known_drafts(proposal), rows, held)
+        return cls(best.values.tolist(), best.ids.tolist(), windows, sampler.options(slot))
 
     def row(self, place: int) -> Row:
-        return host_row.probabilities(self.values[place], self.ids[place], {}, self.options)
+        window = self.windows[place]
+        return host_row.probabilities(self.values[place], self.ids[place], window, self.options)
+
+    def largest(self, rows: int) -> list[float]:
+        """The largest logit of each of the first rows, NaN where some are no numbers."""
+        return [largest(*row) for row in zip(self.values[:rows], self.ids[:rows], strict=True)]
 
 
 def served(proposal: Proposal) -> bool:
@@ -44,13 +52,17 @@ def served(proposal: Proposal) -> bool:
     return proposal.host_tokens is not None and ids is not None and ids.shape[-1] <= MOST_COLUMNS
 
 
+def known_drafts(proposal: Proposal) -> Sequence[int]:
+    assert proposal.host_tokens is not None, "the host does not know these drafts"
+    return proposal.host_tokens
+
+
 def verify_on_host(target: HostRows, proposal: Proposal, noise: Noise) -> tuple[int, int]:
     """How many of the leading drafts stand, and the token that follows them.
 
     NO_TOKEN where the row that it is drawn from allows none.
     """
-    drafts = proposal.host_tokens
-    assert drafts is not None, "the host does not know these drafts"
+    drafts = known_drafts(proposal)
     if target.options.greedy or target.options.seeded:
         return _coupled(target, drafts, noise)
     return _by_rejection(target, proposal, drafts, noise)

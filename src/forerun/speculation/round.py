@@ -11,6 +11,7 @@ from forerun.contract.decoder import TokenLogprob
 from forerun.contract.drafter import Proposal
 from forerun.contract.model import Best, Caches, Forward, RankedLogits, TargetModel
 from forerun.sampling.host_row import NO_TOKEN
+from forerun.sampling.refusals import damaged, refuse_damaged
 from forerun.sampling.sampler import Sampler
 from forerun.speculation.accept import Keys, verify
 from forerun.speculation.host_accept import HostRows, Noise, served, verify_on_host
@@ -35,6 +36,14 @@ class Verified:
     outcome: Outcome
     forward: Forward
     logprobs: tuple[TokenLogprob, ...]  # one a token, if the slot asked
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    accepted: int  # the drafts that stand
+    continuation: int  # the token that follows them
+    largest: Sequence[float]  # logit of each row that was looked at; none where that is not known
+    logits: Tensor | None  # all of them, where they were needed
 
 
 class Rounds:
@@ -66,9 +75,11 @@ class Rounds:
         self._rollback.begin(before, drafts.shape[0])
         try:
             forward = self._forward(current, before, proposal)
-            accepted, continuation, logits = self._judged(forward.hidden[0], before, proposal)
-            outcome = settled(copied.tolist(), accepted, continuation, self._eos)
-            logprobs = self._logprobs(logits, outcome.tokens)
+            judged = self._judged(forward.hidden[0], before, proposal)
+            drafted = copied.tolist()
+            verdict = sound(drafted, judged.accepted, judged.continuation, judged.largest)
+            outcome = settled(drafted, *verdict, self._eos)
+            logprobs = self._logprobs(judged.logits, outcome.tokens)
             self._rollback.commit(outcome.kept)
         except BaseException:
             self._rollback.abandon()  # RND-10
@@ -85,25 +96,26 @@ class Rounds:
             tokens = torch.cat((drafts.new_full((1,), current), drafts))
         return self._model.forward(Batch.of(tokens, before, device), self._caches)
 
-    def _judged(
-        self, hidden: Tensor, before: int, proposal: Proposal
-    ) -> tuple[int, int, Tensor | None]:
-        """The drafts that stand, the token that follows, and all logits where they were needed."""
+    def _judged(self, hidden: Tensor, before: int, proposal: Proposal) -> _Judged:
         sampler, slot, drafts = self._sampler, self._slot, proposal.tokens
         best, logits = self._best(hidden, drafts.shape[0]), None
         if best is not None:
-            rows = HostRows.of(best, self._options) if served(proposal) else None
-            if rows is not None:
-                return (*verify_on_host(rows, proposal, self._noise(before)), None)
+            if served(proposal):
+                rows = HostRows.of(sampler, slot, best, proposal)
+                accepted, token = verify_on_host(rows, proposal, self._noise(before))
+                return _Judged(accepted, token, rows.largest(accepted + 1), None)
             target = sampler.distribution_best(slot, best, drafts)
+            scores = best.values.masked_fill(best.ids < 0, torch.nan)
         else:
-            logits = self._model.unembed(hidden)
+            logits = scores = self._model.unembed(hidden)
             target = sampler.distribution(slot, logits, drafts)
         keys = Keys.of(sampler, slot, before, drafts.shape[0])
         verdict = verify(target, proposal.rows, drafts, keys, seeded=self._options.seeded)
         read = torch.cat((verdict.continuations, verdict.accepted[None])).tolist()
         accepted = read.pop()
-        return accepted, read[accepted], logits
+        on_host = scores.device.type == "cpu"  # elsewhere the host would wait once more
+        largest = scores[: accepted + 1].amax(-1).tolist() if on_host else []
+        return _Judged(accepted, read[accepted], largest, logits)
 
     def _noise(self, before: int) -> Noise:
         sampler, slot, first = self._sampler, self._slot, before + 1
@@ -122,6 +134,22 @@ class Rounds:
         found = self._sampler.logprobs(self._slot, logits[: len(tokens)], chosen)
         assert found is not None, "the slot asked for log-probabilities"
         return found.entries(tokens, self._options.top_logprobs)
+
+
+def sound(
+    drafts: Sequence[int], accepted: int, continuation: int, largest: Sequence[float]
+) -> tuple[int, int]:
+    """(accepted, continuation) of the rows before the first that comes from no sound model.
+
+    The token that leads to that row is handed out, and the next forward comes upon it again: the
+    text before it is whole, as in plain decoding. Raises DamagedModelError for the first row.
+    """
+    place = next((place for place, score in enumerate(largest) if damaged(score)), None)
+    if place is None:
+        return accepted, continuation
+    if not place:
+        refuse_damaged(largest[place])
+    return place - 1, drafts[place - 1]
 
 
 def settled(

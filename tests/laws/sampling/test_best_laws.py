@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from forerun.contract.model import Best
 from forerun.sampling.options import SamplingOptions
-from forerun.sampling.sampler import NoAllowedTokenError
+from forerun.sampling.refusals import NoAllowedTokenError
 from unit.sampling.making import sampler
 
 CONTEXT = 64

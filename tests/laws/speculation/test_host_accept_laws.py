@@ -13,16 +13,20 @@ from forerun.sampling.sampler import Sampler
 from forerun.speculation.accept import Keys, verify
 from forerun.speculation.host_accept import HostRows, served, verify_on_host
 
-VOCABULARY, BEFORE = 9, 30
+VOCABULARY, USED, BEFORE = 24, 9, 30  # few tokens occur, so that they do so again
 CPU = torch.device("cpu")
 
 OPTIONS = st.builds(
     SamplingOptions,
     temperature=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
-    top_k=st.integers(1, VOCABULARY - 1),
+    top_k=st.integers(1, USED - 1),
     top_p=st.sampled_from([0.0, 0.6, 0.95, 1.0]),
     min_p=st.sampled_from([0.0, 0.2]),
     seed=st.sampled_from([-1, 0, 7, 2**40]),
+    repeat_last_n=st.sampled_from([-1, 0, 2, 4, 64]),
+    repeat_penalty=st.sampled_from([1.0, 1.0, 1.3, 1e30]),
+    presence_penalty=st.sampled_from([0.0, 0.0, 0.75, 2.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.0, 0.5]),
 )
 SCORES = st.lists(
     st.lists(st.integers(-8, 8), min_size=VOCABULARY, max_size=VOCABULARY), min_size=2, max_size=6
@@ -40,7 +44,7 @@ def proposed(data, depth):
     tokens, probs, ids = [], [], []
     width = data.draw(st.integers(1, 4))
     for _ in range(depth):
-        candidates = data.draw(st.permutations(range(VOCABULARY)))[:width]
+        candidates = data.draw(st.permutations(range(USED)))[:width]
         weights = torch.tensor(
             data.draw(st.lists(st.integers(0, 4), min_size=width, max_size=width))
         ).float()
@@ -55,9 +59,9 @@ def proposed(data, depth):
 @settings(max_examples=300, deadline=None)
 @given(scores=SCORES, options=OPTIONS, data=st.data())
 def test_a_round_comes_to_what_the_tensors_say(scores, options, data):
-    """For greedy, seeded and unseeded requests, good and bad drafts, any filters."""
+    """DST-2, PEN-1: for greedy, seeded and unseeded requests, any filters and penalties."""
     sampler = Sampler(vocab_size=VOCABULARY, context_length=100, device=CPU)
-    sampler.add(0, options, [1])
+    sampler.add(0, options, data.draw(st.lists(st.integers(0, USED - 1), max_size=6)))
     depth = len(scores) - 1
     proposal = proposed(data, depth)
     best = best_of(torch.tensor(scores).float(), sampler.deciding(0, depth))
@@ -65,8 +69,7 @@ def test_a_round_comes_to_what_the_tensors_say(scores, options, data):
     keys = Keys.of(sampler, 0, BEFORE, depth)
     normalised = sampler.options(0)
     verdict = verify(target, proposal.rows, proposal.tokens, keys, seeded=normalised.seeded)
-    rows = HostRows.of(best, normalised)
-    assert rows is not None
+    rows = HostRows.of(sampler, 0, best, proposal)
     assert served(proposal)
     accepted, token = verify_on_host(
         rows, proposal, lambda place, purpose: sampler.key(0, BEFORE + 1 + place, purpose)
@@ -80,8 +83,8 @@ def judged(draft, drafts, probs, *, target):
     rows = Distribution(torch.tensor([probs]), torch.tensor([drafts]))
     proposal = Proposal(torch.tensor([draft]), rows, (draft,))
     options = SamplingOptions(temperature=1.0, top_k=len(target), top_p=1.0, repeat_last_n=0)
-    best = Best(torch.zeros(2, len(target)), torch.tensor([target] * 2))
-    return verify_on_host(HostRows.of(best, options), proposal, lambda *_: 1)
+    rows = HostRows([[0.0] * len(target)] * 2, [target] * 2, [{}] * 2, options)
+    return verify_on_host(rows, proposal, lambda *_: 1)
 
 
 def test_where_the_draft_leaves_nothing_over_the_row_itself_is_drawn_from(monkeypatch):
@@ -99,9 +102,7 @@ def test_a_draft_that_nobody_can_draw_is_refused():
 
 
 def test_what_it_does_not_serve():
-    """Penalties look at the chain of drafts; dense and wide rows are the tensors' business."""
-    best = Best(torch.ones(2, 1), torch.zeros(2, 1, dtype=torch.int64))
-    assert HostRows.of(best, SamplingOptions(repeat_penalty=1.2)) is None
+    """Dense and wide rows are the tensors' business."""
     tokens = torch.tensor([1, 2])
     for rows, host in (
         (Distribution(torch.ones(2, 1), tokens[:, None]), None),

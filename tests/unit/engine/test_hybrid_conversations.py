@@ -18,7 +18,8 @@ from forerun.contract.drafter import DraftRequest
 from forerun.engine.generate import generate
 from forerun.engine.job import Job
 from forerun.prefix.captures import CaptureRule
-from forerun.sampling.sampler import NoAllowedTokenError, Sampler
+from forerun.sampling.refusals import NoAllowedTokenError
+from forerun.sampling.sampler import Sampler
 
 LAYOUTS: list[tuple[Kind, ...]] = [KINDS, ("full", "full"), ("sliding", "full"), ("recurrent",)]
 EVERY = pytest.mark.parametrize(

@@ -34,7 +34,8 @@ from forerun.contract.drafter import Proposal
 from forerun.contract.model import CacheOptions, DraftFacts, Forward
 from forerun.sampling.distribution import Distribution
 from forerun.sampling.options import SamplingOptions
-from forerun.sampling.sampler import NoAllowedTokenError, Sampler
+from forerun.sampling.refusals import NoAllowedTokenError
+from forerun.sampling.sampler import Sampler
 from forerun.speculation.bound import BoundDrafters
 from forerun.speculation.drafters.chain import ChainDrafter
 from forerun.speculation.round import Outcome, Rounds, settled

@@ -7,7 +7,7 @@ from forerun.base.errors import DamagedModelError
 from forerun.contract.model import Best
 from forerun.sampling.host_row import NO_TOKEN
 from forerun.sampling.options import SamplingOptions
-from forerun.sampling.sampler import NoAllowedTokenError
+from forerun.sampling.refusals import NoAllowedTokenError
 from unit.sampling.making import one_slot, sampler
 
 VOCABULARY = 400

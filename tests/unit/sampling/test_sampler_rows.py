@@ -8,7 +8,7 @@ import torch
 from forerun.base.errors import DamagedModelError, RequestError
 from forerun.sampling.noise import Purpose
 from forerun.sampling.options import SamplingOptions
-from forerun.sampling.sampler import NoAllowedTokenError
+from forerun.sampling.refusals import NoAllowedTokenError
 from forerun.sampling.token_mask import unpack_mask
 from unit.sampling.making import DEVICES, one_slot, sampler, words
 

@@ -1,0 +1,65 @@
+"""A target whose logits are numbers no more in the middle of an answer: 04 ORD-9, decoder law 1."""
+
+import dataclasses
+import math
+
+import pytest
+
+from fixtures.scripted_drafter import ScriptedDrafter, drafting_with
+from fixtures.toy import ToyTarget, ask, continued, endless, loaded_toy
+from forerun.base.errors import DamagedModelError
+from forerun.contract.model import Best
+from forerun.kernels.output_head import reference
+from forerun.sampling.options import SamplingOptions
+
+PROMPT = [1, 2, 3]
+PLAIN = SamplingOptions(temperature=0.0, repeat_last_n=0)
+EVERY_KIND = [
+    PLAIN,
+    SamplingOptions(temperature=0.0, repeat_penalty=1.1, repeat_last_n=2),
+    SamplingOptions(temperature=0.5, top_k=3, seed=3, repeat_last_n=0),
+    SamplingOptions(temperature=0.5, top_k=3, repeat_last_n=0),
+    SamplingOptions(temperature=0.5, top_k=0, repeat_last_n=0),
+]
+
+
+class DamagedTarget(ToyTarget):
+    """Its hidden states overflow from one position on."""
+
+    def __init__(self, at: int, value: float) -> None:
+        super().__init__(endless)
+        self._at, self._value = at, value
+
+    def forward(self, batch, caches):
+        forward = super().forward(batch, caches)
+        first = max(0, self._at - batch.starts[0])
+        forward.hidden[:, first:] = self._value
+        return forward
+
+
+class RankingDamagedTarget(DamagedTarget):
+    def best(self, hidden, count):
+        return Best(*reference.best(hidden, count))
+
+
+def answer(target, sampling, depth):
+    """What was handed out, and the error."""
+    sequence = continued(PROMPT, 40)
+    loaded = loaded_toy(target)
+    if depth:
+        drafter = ScriptedDrafter(lambda known, most: sequence[len(known) : len(known) + most])
+        loaded = drafting_with(loaded, drafter, depth=depth)
+        sampling = dataclasses.replace(sampling, draft="lookup")
+    sink = ask(loaded, PROMPT, 20, sampling=sampling)
+    return sink.tokens, type(sink.error)
+
+
+@pytest.mark.parametrize("kind", [DamagedTarget, RankingDamagedTarget])
+@pytest.mark.parametrize("sampling", EVERY_KIND, ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("depth", [0, 1, 3, 4])
+def test_the_text_before_it_is_whole_and_the_model_is_named(kind, sampling, value, depth):
+    """Wherever in a round it falls; drafts that the damaged row would judge are not handed out."""
+    for at in range(len(PROMPT) - 1, len(PROMPT) + 9):
+        want = continued(PROMPT, at + 1)[len(PROMPT) :]
+        assert answer(kind(at, value), sampling, depth) == (want, DamagedModelError)

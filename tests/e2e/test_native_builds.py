@@ -56,6 +56,16 @@ def test_sanitisers_find_nothing(tmp_path: Path) -> None:
     _run([binary])
 
 
+def test_a_team_leaves_its_work_to_the_caller_where_it_has_lost_a_core(tmp_path: Path) -> None:
+    """And not where another process worked for a moment. The binary prints what fails."""
+    native_library()
+    units = {"team.cpp": (), "team_test.cpp": ()}
+    objects = _objects([*compiler_command(), *sources.FLAGS], units, tmp_path)
+    binary = str(tmp_path / "team_test")
+    _run([*compiler_command(), "-pthread", *objects, "-o", binary])
+    _run([binary])
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("ziglang") is None, reason="pip install ziglang (a compiler, 80 MB)")
 def test_neon_kernels_compile(tmp_path: Path) -> None:

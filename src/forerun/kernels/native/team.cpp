@@ -1,13 +1,14 @@
 #include "team.h"
 
+#include <algorithm>
+
 namespace forerun {
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr int kBarrierSpins = 2000, kIdleSpins = 4000;  // about 30 and 60 microseconds
-constexpr microseconds kStall{500};  // no member is so late unless it lost its core
+constexpr milliseconds kLost{2};  // more than a process takes that works for a moment and sleeps again
 constexpr milliseconds kShortest{20}, kLongest{640};  // times alone; they double while stalls last
 
 inline void pause() {
@@ -64,7 +65,9 @@ void Team::run(void (*work)(void*, int), void* context) {
 }
 
 void Team::judge(Clock::duration spent) {
-    if (steady_ || waited_ < kStall || waited_ < spent / 2) return;
+    lost_ = std::max(Clock::duration::zero(), lost_ + waited_ - (spent - waited_));
+    if (steady_ || lost_ < kLost) return;
+    lost_ = {};
     const Clock::time_point now = Clock::now();
     if (now - alone_until_ > kLongest) alone_for_ = kShortest;
     alone_until_ = now + alone_for_;

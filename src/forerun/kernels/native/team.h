@@ -12,8 +12,9 @@ namespace forerun {
 
 // Between two calls members spin for about as long as a decoder needs to make the next one, and
 // then sleep. Where the machine has no core to spare for them, every wait would last until the
-// scheduler brings a member back, and one thread alone is several times faster: so a call that
-// mostly waited has the caller work alone for a while.
+// scheduler brings a member back, and one thread alone is several times faster: so once calls have
+// waited for longer than they worked, by more than others' short work explains, the caller works
+// alone for a while.
 //
 // Nothing is inline: this header is compiled for several instruction sets, and the linker keeps
 // one copy.
@@ -49,7 +50,8 @@ private:
     std::atomic<int> asleep_{0};
     void (*work_)(void*, int) = nullptr;
     void* context_ = nullptr;
-    Clock::duration waited_{}, alone_for_;  // of the caller
+    Clock::duration waited_{}, alone_for_;  // of the caller, in this call and from now on
+    Clock::duration lost_{};  // to waiting, less what was worked since
     Clock::time_point alone_until_{};
     std::mutex mutex_;
     std::condition_variable wake_;

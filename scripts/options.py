@@ -48,8 +48,9 @@ def render() -> str:
     lines = [HEAD, "| option | default | allowed | |", "|---|---|---|---|"]
     lines += [_row(option) for option in OPTIONS.values() if not option.inert]
     inert = ", ".join(f"`{option.name}`" for option in OPTIONS.values() if option.inert)
-    fixed = "Fixed when a model is loaded: `num_ctx`, `num_thread`, `num_gpu`, `draft_layers`"
-    lines += ["", f"{fixed} (the last by its Modelfile alone).", ""]
+    lines += ["", "Fixed when a model is loaded: `num_ctx`, `num_thread`, `num_gpu`.", ""]
+    own = ", ".join(f"`{option.name}`" for option in OPTIONS.values() if option.modelfile_only)
+    lines += [f"Set by a Modelfile alone, and an error anywhere else: {own}.", ""]
     lines += [f"Accepted for clients that send them, without effect: {inert}."]
     return "\n".join(lines) + "\n"
 

@@ -7,10 +7,10 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 from forerun.base.errors import ForerunError, RequestError, error_for
-from forerun.base.options import OPTIONS, check_option
+from forerun.base.options import REQUEST_OPTIONS, check_option, refuse_misplaced
 from forerun.base.shown import shown
 from forerun.base.units import format_bytes, parse_size
 from forerun.protocol.cache import CacheReport
@@ -40,6 +40,7 @@ def load(
     num_ctx: int | None = None,
     cache_bytes: int | str | None = None,
     device: str | None = None,
+    **misplaced: Never,
 ) -> "Model":
     """Load a model of the store, or pull it first, showing progress on standard error.
 
@@ -60,6 +61,9 @@ def load(
     ...     model.info.context_length
     512
     """
+    refuse_misplaced(misplaced)
+    for other in misplaced:
+        raise TypeError(f"load() got an unexpected keyword argument {other!r}")
     check_option("draft", draft)
     num_ctx = _whole("num_ctx", num_ctx)
     budget = _size("cache_bytes", cache_bytes)
@@ -266,9 +270,11 @@ class Model:
         return Answer(self, self._open().complete(build(body, CompletionRequest), limits))
 
     def _options(self, options: Mapping[str, object]) -> dict[str, object]:
+        refuse_misplaced(options)
         for name in options:
-            if name not in OPTIONS:
-                raise TypeError(f"unknown option {name!r}; the options are {', '.join(OPTIONS)}")
+            if name not in REQUEST_OPTIONS:
+                known = ", ".join(REQUEST_OPTIONS)
+                raise TypeError(f"unknown option {name!r}; the options are {known}")
         return dict(options) if self._draft == "auto" else {"draft": self._draft, **options}
 
     def _open(self) -> "Service":

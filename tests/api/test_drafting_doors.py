@@ -119,6 +119,52 @@ def test_a_drafter_that_is_not_bound_is_refused_by_every_door(
             ask()
 
 
+def test_the_layers_of_a_head_are_refused_by_every_door(
+    server: Server, client: openai.OpenAI
+) -> None:
+    """03 EGL-3: a Modelfile says them; a request, though it only loads, is told so."""
+    misplaced = "option draft_layers belongs in the model's Modelfile"
+    asked = {"options": {"draft_layers": "1"}}
+    for path, body in (
+        ("/api/chat", {"messages": TURN}),
+        ("/api/chat", {}),
+        ("/api/generate", {"prompt": "x"}),
+        ("/api/generate", {"prompt": "x", "raw": True}),
+        ("/api/generate", {}),
+        ("/api/embed", {"input": "x"}),
+        ("/api/embeddings", {"prompt": "x"}),
+    ):
+        status, told = post(server, path, **body, **asked)
+        assert (status, told["error"][: len(misplaced)]) == (400, misplaced), path
+        assert "\n" not in told["error"]
+    extra = {"draft_layers": "1"}
+    for ask in (
+        lambda: client.chat.completions.create(model=MODEL, messages=TURN, extra_body=extra),
+        lambda: client.completions.create(model=MODEL, prompt="x", extra_body=extra),
+        lambda: client.responses.create(model=MODEL, input="x", extra_body=extra),
+    ):
+        with pytest.raises(openai.BadRequestError, match=misplaced):
+            ask()
+
+
+def test_python_refuses_the_layers_of_a_head(
+    settings: ScriptedSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """03 EGL-3: at the load and at each call; what a load does not know is Python's own error."""
+    monkeypatch.setenv("FORERUN_MODELS", str(settings.models))
+    register()
+    misplaced = r"draft_layers belongs in the model's Modelfile"
+    with pytest.raises(forerun.errors.RequestError, match=misplaced):
+        forerun.load(MODEL, draft_layers="1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'drafts'"):
+        forerun.load(MODEL, drafts="off")  # type: ignore[arg-type]
+    with forerun.load(MODEL) as model:
+        with pytest.raises(forerun.errors.RequestError, match=misplaced):
+            model.generate("x", draft_layers="1")
+        with pytest.raises(forerun.errors.RequestError, match=misplaced):
+            model.chat(TURN, draft_layers="1")
+
+
 def test_openai_clients_read_it_in_usage(client: openai.OpenAI) -> None:
     """GEN-3, STA-2: whole, streamed, and not where it is off."""
     usage = client.chat.completions.create(model=MODEL, messages=TURN).usage

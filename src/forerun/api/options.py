@@ -2,7 +2,7 @@
 
 from forerun.base.errors import RequestError
 from forerun.base.logs import logger
-from forerun.base.options import OPTIONS, OptionValue, check_options
+from forerun.base.options import OPTIONS, OptionValue, check_asked
 from forerun.base.shown import listed, shown
 from forerun.base.units import parse_keep_alive
 from forerun.scheduler.runners import LoadOptions
@@ -13,13 +13,13 @@ log = logger(__name__)
 def read_options(given: dict[str, object] | None) -> dict[str, OptionValue]:
     """Every known option of the native API, checked; unknown ones are named in the log.
 
-    Raises RequestError naming option, value and range.
+    Raises RequestError naming option, value and range, or where the option belongs instead.
     """
     known = {name: value for name, value in (given or {}).items() if name in OPTIONS}
     strange = sorted(set(given or {}) - set(known))
     if strange:
         log.warning("unknown options ignored: %s", listed(strange))
-    return check_options(known)
+    return check_asked(known)
 
 
 def load_options(options: dict[str, OptionValue]) -> LoadOptions:

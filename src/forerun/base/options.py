@@ -4,6 +4,7 @@ Modelfile parameters, command-line `/set`, HTTP bodies and the Python API all ch
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,7 @@ class Option:
     high: float | None = None
     choices: tuple[str, ...] = ()  # of a name
     load_time: bool = False
+    modelfile_only: bool = False  # a fact of the model, which no request can change
     inert: bool = False
 
     @property
@@ -66,7 +68,7 @@ _ROWS = [
     Option("num_predict", "int", -1, -INT64_MAX, INT64_MAX),
     Option("stop", "strings", None),
     Option("draft", "name", "auto", choices=("auto", "model", "lookup", "off")),
-    Option("draft_layers", "layers", None, load_time=True),
+    Option("draft_layers", "layers", None, load_time=True, modelfile_only=True),
     Option("num_ctx", "int", None, 4, INT64_MAX, load_time=True),
     Option("num_thread", "int", 0, 0, 1024, load_time=True),
     Option("num_gpu", "int", -1, -1, INT64_MAX, load_time=True),
@@ -78,6 +80,7 @@ _ROWS = [
     Option("draft_num_predict", "int", None, 0, INT64_MAX, inert=True),
 ]
 OPTIONS: dict[str, Option] = {row.name: row for row in _ROWS}
+REQUEST_OPTIONS = [row.name for row in _ROWS if not row.modelfile_only]
 
 
 def check_option(name: str, value: object) -> OptionValue:
@@ -121,6 +124,22 @@ def check_options(options: dict[str, object]) -> dict[str, OptionValue]:
     """Every option checked; absent (None) ones left out."""
     checked = {name: check_option(name, value) for name, value in options.items()}
     return {name: value for name, value in checked.items() if value is not None}
+
+
+def check_asked(options: dict[str, object]) -> dict[str, OptionValue]:
+    """`check_options` for what a request says: RequestError also for a model's own parameters."""
+    refuse_misplaced(name for name, value in options.items() if value is not None)
+    return check_options(options)
+
+
+def refuse_misplaced(names: Iterable[str]) -> None:
+    """RequestError naming the first option that only a Modelfile can set, and how it does."""
+    for name in names:
+        if name in OPTIONS and OPTIONS[name].modelfile_only:
+            raise RequestError(
+                f"option {name} belongs in the model's Modelfile, as a line PARAMETER {name} VALUE;"
+                " a request, a conversation or a load cannot set it"
+            )
 
 
 def _typed(option: Option, value: object) -> OptionValue:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from forerun.base.errors import RequestError, UnsupportedError
 from forerun.base.logs import logger
-from forerun.base.options import OPTIONS, OptionValue, check_options
+from forerun.base.options import OPTIONS, OptionValue, check_asked
 from forerun.base.spans import Span
 from forerun.chat.dialects.channels import ChannelPlan
 from forerun.chat.render import ChatRequest
@@ -54,7 +54,7 @@ def prepare(request: CompletionRequest, text: TextParts, limits: Limits) -> Prep
             "check the answer"
         )
     check_capabilities(request, text)
-    options = check_options(dict(request.options))
+    options = check_asked(dict(request.options))
     _note_inert(options)
     layered = {**text.parameters, **options}
     sampling = _sampling(request, text, options)

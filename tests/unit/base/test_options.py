@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.base.errors import RequestError
-from forerun.base.options import OPTIONS, check_option, check_options, parse_option
+from forerun.base.options import OPTIONS, check_asked, check_option, check_options, parse_option
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -65,6 +65,17 @@ def test_values_out_of_range_are_refused(name: str, value: object) -> None:
 def test_null_is_absent() -> None:
     """08 OPT: null = absent, for every option (case E13)."""
     assert check_options(dict.fromkeys(OPTIONS)) == {}
+
+
+@pytest.mark.parametrize("value", ["1", "2,15,27", 5])
+def test_what_belongs_in_a_modelfile_is_refused_of_a_request(value: object) -> None:
+    """03 EGL-3: with where it belongs, whatever its value; null is absent there, too."""
+    with pytest.raises(
+        RequestError, match=r"belongs .* Modelfile, .* PARAMETER draft_layers VALUE"
+    ):
+        check_asked({"top_k": 3, "draft_layers": value})
+    assert check_asked({"top_k": 3, "draft_layers": None}) == {"top_k": 3}
+    assert check_options({"draft_layers": "2"}) == {"draft_layers": "2"}
 
 
 def test_whole_floats_serve_as_integers() -> None:

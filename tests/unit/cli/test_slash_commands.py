@@ -6,6 +6,7 @@ import pytest
 
 from forerun.base.errors import RequestError
 from forerun.cli.chat import Chat, Shown
+from forerun.cli.run import parse_pairs
 from forerun.cli.slash import SlashCommands
 from forerun.protocol.cache import CacheReport
 from forerun.protocol.requests import Message
@@ -44,6 +45,24 @@ def test_a_new_conversation_leaves_the_model_what_it_holds(conversation, capsys)
     assert conversation.chat.turns == []
     assert conversation.asked == []
     assert "/cache clear lets the model forget it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["draft_layers 2,15,27", "draft_layers x", "draft_layers"])
+def test_what_belongs_in_a_modelfile_is_no_parameter_of_a_conversation(conversation, line):
+    with pytest.raises(RequestError, match="belongs in the model's Modelfile") as refused:
+        SlashCommands(conversation).run(f"/set parameter {line}")
+    assert "\n" not in str(refused.value)
+    assert conversation.chat.options == {}
+
+
+def test_what_belongs_in_a_modelfile_is_no_option_of_the_command_line():
+    with pytest.raises(RequestError, match="draft_layers belongs in the model's Modelfile"):
+        parse_pairs(("temperature=0", "draft_layers = 2"))
+
+
+def test_names_of_parameters_are_those_that_can_be_set(conversation):
+    with pytest.raises(RequestError, match=r"names: .*draft, num_ctx"):
+        SlashCommands(conversation).run("/set parameter")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from msgspec.structs import asdict
 
 from forerun.api.bodies import WireStruct
 from forerun.base.errors import RequestError
-from forerun.base.options import INT64_MAX, OptionValue, check_options
+from forerun.base.options import INT64_MAX, OptionValue, check_asked
 from forerun.base.shown import shown
 
 DEFAULTS = {"temperature": 1.0, "top_p": 1.0}
@@ -21,7 +21,10 @@ EFFORTS: dict[str, bool | str] = {
 
 
 class SamplingFields(WireStruct):
-    """Fields that have the names of options, and their ranges. `num_ctx` and `draft` are ours."""
+    """Fields that have the names of options, and their ranges. `num_ctx` and `draft` are ours.
+
+    `draft_layers` is read to be refused: it would be ignored as an unknown field.
+    """
 
     temperature: object = None
     top_p: object = None
@@ -32,6 +35,7 @@ class SamplingFields(WireStruct):
     logit_bias: object = None
     num_ctx: object = None
     draft: object = None
+    draft_layers: object = None
 
 
 _FIELDS = SamplingFields.__struct_fields__
@@ -49,7 +53,7 @@ def read_sampling(fields: SamplingFields, limits: dict[str, object]) -> dict[str
     stated = {name: given[name] for name in _FIELDS if given[name] is not None}
     counts = [_count(name, value) for name, value in limits.items() if value is not None]
     budget = {"num_predict": counts[0]} if counts else {}
-    return check_options({**DEFAULTS, **stated, **budget})
+    return check_asked({**DEFAULTS, **stated, **budget})
 
 
 def read_effort(effort: object, field: str = "reasoning_effort") -> bool | str | None:

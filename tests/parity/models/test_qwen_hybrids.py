@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeTopKRouter
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextTopKRouter
 
-from fixtures.checkpoints import CPU, chunked_logits, loaded, logits, relative_error
+from fixtures.checkpoints import (
+    CPU,
+    chunked_logits,
+    edit_config,
+    loaded,
+    logits,
+    relative_error,
+)
 from fixtures.qwen import hybrid_folder, wrapped_folder, wrapped_model
 from fixtures.tiny import Family, tiny_folder, tiny_model
 from forerun.contract.batch import Batch
@@ -56,6 +65,7 @@ SHAPES: list[tuple[Family, int, Mapping[str, object]]] = [
     ("qwen3_next", 3, {"decoder_sparse_step": 2, "linear_num_key_heads": 1}),
     ("qwen3_next", 4, {"num_experts_per_tok": 1}),
     ("qwen3_next", 5, {"num_experts_per_tok": 1, "norm_topk_prob": False}),
+    ("qwen3_next", 6, {"norm_topk_prob": False}),
     ("qwen3_moe", 1, {}),
     ("qwen3_moe", 2, {"norm_topk_prob": True, "mlp_only_layers": [0]}),
     ("qwen3_moe", 3, {"decoder_sparse_step": 2, "tie_word_embeddings": True, "num_experts": 3}),
@@ -86,6 +96,32 @@ def test_logits_equal_transformers_of_hybrids(
     assert relative_error(logits(model, ids), wanted) <= TOLERANCE
     for name, chunks in CHUNKS.items():
         assert relative_error(chunked_logits(model, ids, chunks), wanted) <= TOLERANCE, name
+
+
+def test_qwen3_5_moe_obeys_a_field_that_transformers_ignores(tmp_path: Path) -> None:
+    """QWN-2, QWN-12, CON-14: weights of a token's experts stay as they are where norm_topk_prob is
+    false, as transformers' router of qwen3_next leaves them; its own always divides."""
+    ids = drawn(6)
+    model = tiny_model("qwen3_5_moe", seed=6, norm_topk_prob=False)
+    routers = [
+        (module, name)
+        for module in model.modules()
+        for name, child in module.named_children()
+        if isinstance(child, Qwen3_5MoeTopKRouter)
+    ]
+    assert len(routers) == 4
+    with torch.inference_mode():
+        divided = model(torch.tensor([ids])).logits[0]
+        for module, name in routers:
+            router = Qwen3NextTopKRouter(model.config)
+            router.load_state_dict(module.get_submodule(name).state_dict())
+            module.set_submodule(name, router)
+        kept = model(torch.tensor([ids])).logits[0]
+    folder = tiny_folder(tmp_path, "qwen3_5_moe", seed=6, norm_topk_prob=False)
+    assert relative_error(logits(loaded(folder), ids), kept) <= TOLERANCE
+    for left_out_or_true in (..., True):
+        edit_config(folder, norm_topk_prob=left_out_or_true)
+        assert relative_error(logits(loaded(folder), ids), divided) <= TOLERANCE
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "qwen3_5_moe"])

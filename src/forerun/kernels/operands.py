@@ -1,6 +1,7 @@
 """What quantised operations take: the words and group terms of weights."""
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -9,16 +10,19 @@ from forerun.base.quantisation import BITS
 
 
 @dataclass(frozen=True, slots=True)
-class AffineWeight:
-    """`w = scale * q + bias`, q unsigned, one scale and bias a group of columns.
+class _Words(ABC):
+    """Codes, and a scale a group of columns.
 
     A word holds `32 / bits` neighbouring columns, the lowest column in the lowest bits.
     """
 
     words: Tensor  # [out, in * bits / 32] uint32
-    scale: Tensor  # [out, in / group], any float dtype
-    bias: Tensor | None  # the same shape; None: no zero points, bias 0
-    bits: int  # 4 or 8
+    scale: Tensor  # [out, in / group]
+
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """4 or 8"""
 
     @property
     def out_features(self) -> int:
@@ -38,35 +42,25 @@ class AffineWeight:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockScaledWeight:
-    """`w = scale * c`, codes and scales small floats, one scale a group of columns.
+class AffineWeight(_Words):
+    """`w = scale * q + bias`, q unsigned; scales are of any float dtype."""
 
-    Words as in `AffineWeight`. `kernels.dequantise.floats` says what codes and scales stand for.
+    bias: Tensor | None  # the shape of `scale`; None: no zero points, bias 0
+    bits: int = field()  # said to be a field, since the property would become its default
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScaledWeight(_Words):
+    """`w = scale * c`, codes and scales small floats of 8 bits at most; scales are uint8.
+
+    `kernels.dequantise.floats` says what both stand for.
     """
 
-    words: Tensor  # [out, in * bits / 32] uint32
-    scale: Tensor  # [out, in / group] uint8
     kind: str  # "nvfp4", "mxfp4" or "mxfp8"
 
     @property
     def bits(self) -> int:
         return BITS[self.kind]
-
-    @property
-    def out_features(self) -> int:
-        return self.words.shape[0]
-
-    @property
-    def in_features(self) -> int:
-        return self.words.shape[1] * 32 // self.bits
-
-    @property
-    def group(self) -> int:
-        return self.in_features // self.scale.shape[1]
-
-    @property
-    def device(self) -> torch.device:
-        return self.words.device
 
 
 @dataclass(frozen=True, slots=True)

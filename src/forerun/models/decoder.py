@@ -52,7 +52,8 @@ class Stack(Held, Protocol):
         batch: Batch,
         ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
-        taps: Sequence[int],
+        *,
+        taps: Sequence[int] = (),
     ) -> tuple[Tensor, Streams]:
         """What leaves the last layer, and the streams entering those named by `taps`.
 
@@ -76,7 +77,8 @@ class Blocks:
         batch: Batch,
         ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
-        taps: Sequence[int],
+        *,
+        taps: Sequence[int] = (),
     ) -> tuple[Tensor, Streams]:
         if caches is None:
             caches = (None,) * len(self._blocks)
@@ -143,7 +145,7 @@ class DecoderModel:
         x = parts.embedding(batch.input_ids).to(stack.stream)
         if parts.embedding_scale != 1.0:
             x = x.mul_(parts.embedding_scale)
-        x, streams = stack(x, batch, parts.ropes, caches, self._taps)
+        x, streams = stack(x, batch, parts.ropes, caches, taps=self._taps)
         hidden = parts.norm(x)
         if not self._taps:
             return Forward(hidden, hidden)

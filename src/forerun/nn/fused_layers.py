@@ -79,8 +79,8 @@ class FusedLayers:
         batch: Batch,
         ropes: Sequence[Rope],
         caches: Sequence[LayerCache | None] | None,
-        taps: Sequence[int] = (),
         *,
+        taps: Sequence[int] = (),
         tokens: Tensor | None = None,
     ) -> tuple[Tensor, Streams]:
         """`x` [B, L, hidden] float32, contiguous: changed, and returned.

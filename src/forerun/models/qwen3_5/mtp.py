@@ -75,7 +75,7 @@ class MtpDraft:
         tokens = own.token_norm(shared.embedding(batch.input_ids).to(stream))
         thoughts = own.conditioning_norm(batch.conditioning.to(stream))
         x = own.fc(torch.cat((tokens, thoughts), -1))
-        x, _ = own.stack(x, batch, shared.ropes, draft_caches, ())
+        x, _ = own.stack(x, batch, shared.ropes, draft_caches)
         hidden = own.norm(x)
         return Forward(hidden, hidden)
 

@@ -53,7 +53,11 @@ def test_a_model_and_its_draft_are_quantised_and_shown(folder: Path) -> None:
     ]
     head, row = forerun(folder, "list").stdout.splitlines()
     assert row[head.index("WEIGHTS") :].startswith("int4 ")
-    assert "int4 6" in forerun(folder, "show", "small").stdout  # q, o, gate and up of two layers
+    shown = dict(
+        line.split("  ", 1) for line in forerun(folder, "show", "small").stdout.splitlines()
+    )
+    assert "int4 6" in shown["weights"]  # q, gate and up of two layers
+    assert shown["draft weights"].strip().startswith("int8 1")
     answer = forerun(folder, "run", "small", "hi", "-o", "num_predict=2", "--verbose")
     assert answer.returncode == 0, answer.stderr
 

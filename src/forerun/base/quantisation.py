@@ -51,6 +51,8 @@ class Quantisation:
         asked = cls(parse_kind(target), parse_kind(draft, "quantize-draft"))
         if asked.draft and not has_draft:
             raise RequestError(
-                f"quantize-draft is {asked.draft}, and the Modelfile has no DRAFT to quantise"
+                f"quantize-draft is {asked.draft}, and the Modelfile has no DRAFT to quantise; "
+                "name the draft's folder with DRAFT (one that FROM brings stays as it is), or "
+                "leave it out"
             )
         return asked

@@ -68,6 +68,7 @@ def _info(model: StoredModel) -> list[list[str]]:
         rows.append(["version", stated.origin.version[:50]])
     if model.draft is not None:
         rows.append(["draft", model.draft.architecture])
+        rows.append(["draft weights", model.draft_summary()])
     elif model.has_own_head:
         rows.append(["draft", "the checkpoint's own head"])
     return rows

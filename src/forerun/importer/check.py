@@ -1,13 +1,107 @@
-"""Whether a model can be loaded, found out before anything of it is written (F13)."""
+"""Whether a model can be loaded, found out before anything of it is written (F13, 05 LOD-9)."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from forerun.base.json_types import JsonObject
+from forerun.contract.model import TargetModel
+from forerun.importer.drafts import Draft
 from forerun.importer.plan import tensors_of
-from forerun.importer.sources import Checkpoint
-from forerun.models.paper import check_shapes
+from forerun.importer.sources import Checkpoint, Source
+from forerun.models.drafts.eagle3 import check_eagle3
+from forerun.models.drafts.eagle3_config import ARCHITECTURES, asked_taps
+from forerun.models.paper import check_shapes, on_paper
+from forerun.store.inventory import CONFIG
+from forerun.store.manifest import DRAFT_FOLDER, DRAFT_PREFIX, JSON, DraftConfig
+from forerun.store.stored import StoredModel
+from forerun.store.tensors import LogicalTensor
 from forerun.tokenizer.tokenizer import Tokenizer
+from forerun.tokenizer.vocabulary import Vocabulary, checked, vocabulary_of
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A model's configuration files, and the shapes of its tensors by the names it gives them."""
+
+    config: JsonObject
+    shapes: Mapping[str, tuple[int, ...]]
+    files: Mapping[str, bytes]
+
+
+def planned(checkpoint: Checkpoint, prefix: str = "") -> Paper:
+    """One that is to be imported. prefix: before the names that its tensors get in the store."""
+    shapes = {plan.name.removeprefix(prefix): plan.shape for plan in tensors_of(checkpoint.blobs)}
+    return Paper(checkpoint.config, shapes, checkpoint.files)
+
+
+def stored_target(model: StoredModel) -> Paper:
+    """The target of a model of the store."""
+    files = {layer.name: model.read(layer) for layer in model.manifest.of_type(JSON)}
+    return Paper(model.json(CONFIG), _shapes(model.target_tensors()), files)
+
+
+def stored_draft(model: StoredModel, draft: DraftConfig) -> Paper:
+    """The draft that a model of the store has."""
+    files = {
+        layer.name.removeprefix(DRAFT_FOLDER): model.read(layer)
+        for layer in model.manifest.of_type(JSON)
+        if layer.name.startswith(DRAFT_FOLDER)
+    }
+    shapes = _shapes(model.draft_tensors(), draft.tensor_prefix)
+    return Paper(model.json(draft.config), shapes, files)
 
 
 def check_model(checkpoint: Checkpoint) -> None:
     """Raises LoadError naming the tensor, config field or tokenizer file at fault."""
-    shapes = {plan.name: plan.shape for plan in tensors_of(checkpoint.blobs)}
-    check_shapes(checkpoint.config, shapes)
-    Tokenizer.load(checkpoint.files)
+    paper = planned(checkpoint)
+    check_shapes(paper.config, paper.shapes)
+    Tokenizer.load(paper.files)
+
+
+def check_pair(
+    base: Source | StoredModel, draft: Draft | None, parameters: Mapping[str, object]
+) -> None:
+    """Whether a draft can propose for its target, as far as no weight has to be read for it.
+
+    draft       a new one; None: what the base has is kept
+    parameters  of the model that is to have both
+
+    LoadError, in the words of a load: what it holds against each other is checked there again.
+    """
+    found = _draft_of(base) if draft is None else _planned_draft(draft)
+    taps = asked_taps(parameters, None if found is None else found.architecture)
+    if found is None:
+        return
+    target = planned(base.checkpoint) if isinstance(base, Source) else stored_target(base)
+    model = on_paper(target.config, target.shapes)
+    paper = found.paper
+    if found.architecture in ARCHITECTURES:
+        check_eagle3(paper.config, paper.shapes, model, taps=taps)
+        return
+    check_shapes(paper.config, paper.shapes, own_draft=False)
+    checked(_vocabulary(target, model), _vocabulary(paper, on_paper(paper.config, paper.shapes)))
+
+
+@dataclass(frozen=True, slots=True)
+class _PaperDraft:
+    architecture: str  # as the manifest says it
+    paper: Paper
+
+
+def _planned_draft(draft: Draft) -> _PaperDraft:
+    return _PaperDraft(draft.config.architecture, planned(draft.source.checkpoint, DRAFT_PREFIX))
+
+
+def _draft_of(base: Source | StoredModel) -> _PaperDraft | None:
+    if isinstance(base, Source):
+        return None
+    draft = base.draft
+    return None if draft is None else _PaperDraft(draft.architecture, stored_draft(base, draft))
+
+
+def _vocabulary(paper: Paper, model: TargetModel) -> Vocabulary:
+    return vocabulary_of(Tokenizer.load(paper.files), model.facts.vocab_size)
+
+
+def _shapes(tensors: Iterable[LogicalTensor], prefix: str = "") -> dict[str, tuple[int, ...]]:
+    return {tensor.name.removeprefix(prefix): tensor.shape for tensor in tensors}

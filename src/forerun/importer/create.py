@@ -1,6 +1,8 @@
 """Creating: a Modelfile becomes a model of the store (spec 07 MF-8)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from forerun.base.errors import LoadError, RequestError, one_line
@@ -13,6 +15,7 @@ from forerun.importer.layers import (
     config_of,
     file_type,
     is_quantised,
+    kept_kinds,
     over,
     spoken,
     without_target_tensors,
@@ -32,6 +35,7 @@ from forerun.store.names import ModelName
 from forerun.store.sources import FolderSource, GgufSource, draft_folder, recognise
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
+from forerun.store.tensors import kinds_summary
 from forerun.tokenizer.files import TOKENIZER_CONFIG
 
 SLOW_ON_CPU = ("nvfp4", "mxfp4", "mxfp8")  # no kernel reads all that an import to one of them holds
@@ -68,11 +72,9 @@ def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Repo
         request.quantize, request.quantize_draft, has_draft=modelfile.draft is not None
     )
     parts = _open(modelfile, asked, Path(request.folder), store, reporter)
-    for source in parts.sources:
-        if source.quantize and not is_quantised(source):
-            reporter.status(f"no weight becomes {source.quantize}; all stay as they come")
-        elif source.quantize in SLOW_ON_CPU:
-            reporter.status(f"a CPU is slow with {source.quantize}; it is fast with int4 and int8")
+    _check_pair(name, modelfile, parts)
+    for notice in chain.from_iterable(map(_notices, parts.sources)):
+        reporter.status(notice)
     speech = _speech(modelfile, parts.base)
     with store.importing() as writer:
         run = ImportRun(store, writer, reporter)
@@ -119,6 +121,36 @@ def _open(
         pull(named.name, store, reporter)
     model = store.get(named.name)
     return Parts(model, draft, stored_source(model, asked.target) if asked.target else None)
+
+
+def _check_pair(name: ModelName, modelfile: Modelfile, parts: Parts) -> None:
+    """Whether a draft fits its model, where the Modelfile brings one or says how it is used.
+
+    The pair is the caller's own, so that the error is as well.
+    """
+    stated = modelfile.parameters
+    if parts.draft is None and "draft_layers" not in stated:
+        return
+    from forerun.importer import check  # brings torch, which takes seconds
+
+    base = parts.base
+    inherited = {} if isinstance(base, Source) else base.parameters
+    try:
+        check.check_pair(base, parts.draft, {**inherited, **stated})
+    except LoadError as error:
+        raise RequestError(f"the draft of {name}: {one_line(error)}") from None
+
+
+def _notices(source: Source) -> Iterator[str]:
+    """What is not as plain as the wish for a type sounds."""
+    kept, wanted = kept_kinds(source), source.quantize
+    if kept:
+        told = f"{len(kept)} ({kinds_summary(kept)})"
+        yield f"tensors that are quantised already and keep their values: {told}"
+    if wanted and not is_quantised(source):
+        yield f"no weight becomes {wanted}; all stay as they come"
+    elif wanted in SLOW_ON_CPU:
+        yield f"a CPU is slow with {wanted}; it is fast with int4 and int8"
 
 
 def _check_template(template: str | None) -> None:

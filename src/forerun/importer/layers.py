@@ -12,6 +12,7 @@ from forerun.store.manifest import DRAFT_FOLDER, DRAFT_PREFIX, Layer, ModelConfi
 from forerun.store.messages import Message, encode_messages
 from forerun.store.parameters import encode_parameters
 from forerun.store.stored import StoredModel
+from forerun.store.tensors import LogicalTensor, prevailing_kind
 from forerun.store.writer import StoreWriter
 
 # Of these a new model's own stand in for its base's.
@@ -89,12 +90,18 @@ def is_quantised(source: Source) -> bool:
     return any(plan.kind == source.quantize for plan in tensors_of(source.checkpoint.blobs))
 
 
+def kept_kinds(source: Source) -> list[str]:
+    """The type of every tensor that stays as it was quantised, where another may be asked for."""
+    plans = tensors_of(source.checkpoint.blobs) if source.quantize else []
+    return [plan.kind for plan in plans if plan.rule is Rule.AFFINE]
+
+
 def file_type(source: Source) -> str:
-    """What was asked for, where any weight became it; of what a publisher quantised its one type;
-    else the one type that all matrices have. Nothing where there is more than one (CLS-5)."""
-    if is_quantised(source):
-        return source.quantize
+    """Where a type was asked for, what most weights became; of what a publisher quantised its one
+    type; else the one type that all matrices have. Nothing where there is more than one (CLS-5)."""
     plans = tensors_of(source.checkpoint.blobs)
+    if is_quantised(source):
+        return prevailing_kind(LogicalTensor(plan.name, plan.kind, plan.shape) for plan in plans)
     types = {plan.kind for plan in plans if plan.rule in (Rule.GATHER, Rule.QUANTISE)}
     types = types or {plan.kind for plan in plans if len(plan.shape) > 1}
     return types.pop() if len(types) == 1 else ""

@@ -123,11 +123,13 @@ def stored_source(model: StoredModel, quantize: str) -> Source:
         for layer in model.tensors
         if prefix is None or not layer.name.startswith(prefix)
     ]
+    again = "" if draft is None else ", and name its DRAFT again"
     for header in headers:
         if "quant_type" in header.metadata:
             raise RequestError(
                 f"quantize is {quantize}, and {header.tensors[0].name} of {model.name} is "
                 f"{header.metadata['quant_type']} already; create it from the float checkpoint"
+                f"{again}"
             )
     files = {layer.name: model.read(layer) for layer in model.manifest.of_type(JSON)}
     entries = {tensor.name: tensor for header in headers for tensor in header.tensors}

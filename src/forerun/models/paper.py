@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from forerun.contract.model import TargetModel
 from forerun.models.config import ConfigReader
 from forerun.models.registry import find
 from forerun.models.tensor_files import MappedFile, Stored
@@ -16,27 +17,44 @@ from forerun.nn.placement import Placement
 META = torch.device("meta")
 
 
-def check_shapes(config: Mapping[str, object], shapes: Mapping[str, tuple[int, ...]]) -> None:
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def check_shapes(config: Mapping[str, object], shapes: Shapes, *, own_draft: bool = True) -> None:
     """Build the model on no device. Raises LoadError naming the tensor or config field at fault.
 
-    shapes  of every tensor as a model sees it: a quantised one by the values that it stands for
+    shapes     of every tensor as a model sees it: a quantised one by the values that it stands for
+    own_draft  False where the checkpoint's own head would not be bound
 
     Tensors that the model does not ask for are listed in one warning.
     """
-    reader = ConfigReader(config)
-    build = find(reader)
-    weights = _PlannedWeights(config, shapes)
-    build(reader, weights)
+    weights = PlannedWeights(config, shapes, own_draft=own_draft)
+    _built(config, weights)
     weights.finish()
 
 
-class _PlannedWeights(Weights):
-    """Tensors that are not written yet."""
+def on_paper(config: Mapping[str, object], shapes: Shapes) -> TargetModel:
+    """The model on no device, without its own head, for a draft to be held against.
 
-    def __init__(self, config: Mapping[str, object], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    LoadError and `shapes` as in `check_shapes`; tensors that it does not ask for pass in silence.
+    """
+    return _built(config, PlannedWeights(config, shapes, own_draft=False))
+
+
+def _built(config: Mapping[str, object], weights: Weights) -> TargetModel:
+    reader = ConfigReader(config)
+    return find(reader)(reader, weights)
+
+
+class PlannedWeights(Weights):
+    """Tensors that are not written yet, or not to be read."""
+
+    def __init__(
+        self, config: Mapping[str, object], shapes: Shapes, *, own_draft: bool = True
+    ) -> None:
         paper = _Paper()
         stored = {name: _OnPaper(paper, name, shape) for name, shape in shapes.items()}
-        super().__init__(stored, config, Placement(torch.float32, META))
+        super().__init__(stored, config, Placement(torch.float32, META), own_draft=own_draft)
 
     def same(self, path: str, other: str) -> bool:
         """Taken for granted: nobody reads values here, and a load can go on either way."""

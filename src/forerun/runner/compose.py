@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from forerun.base.context import automatic_context
-from forerun.base.errors import ForerunError, LoadError
+from forerun.base.errors import ForerunError, LoadError, MachineError
 from forerun.base.logs import event, logger
 from forerun.base.machine_memory import system_memory
 from forerun.base.units import GIB, MIB, format_bytes
@@ -18,7 +18,7 @@ from forerun.engine.loaded import LoadedModel
 from forerun.engine.pooling import Pooling
 from forerun.kernels.select import KernelChoice
 from forerun.models.drafts.eagle3 import load_eagle3
-from forerun.models.drafts.eagle3_config import ORIGINAL, SPECULATORS
+from forerun.models.drafts.eagle3_config import ARCHITECTURES, asked_taps
 from forerun.models.load import load_model
 from forerun.nn.placement import Placement
 from forerun.prefix.prefix_cache import MOST_BYTES, PrefixCache
@@ -30,10 +30,10 @@ from forerun.speculation.bound import MODEL, BoundDrafters
 from forerun.speculation.drafters.chain import ChainDrafter
 from forerun.speculation.drafters.draft_model import DraftModelDrafter
 from forerun.speculation.drafters.lookup import LookupDrafter
-from forerun.speculation.vocabulary import Vocabulary, checked
 from forerun.store.manifest import DRAFT_FOLDER
 from forerun.store.stored import StoredModel
 from forerun.tokenizer.tokenizer import Tokenizer
+from forerun.tokenizer.vocabulary import Vocabulary, checked, vocabulary_of
 
 Progress = Callable[[str, float], None]  # what is going on, and the fraction of the load done
 Binding = Callable[[Caches, Sampler], BoundDrafters]  # to a target's caches
@@ -41,7 +41,6 @@ Binding = Callable[[Caches, Sampler], BoundDrafters]  # to a target's caches
 CORES = torch.get_num_threads()  # torch's own choice, read before any load has changed it
 CACHE_SHARE = 4  # snapshots take one part in so many of their device's memory (02 STR-7)
 UNKNOWN_MEMORY = 4 * GIB  # of a system that does not say
-EAGLE3 = (*ORIGINAL, *SPECULATORS)  # architectures of heads
 SMALL_MODEL = 256 * MIB  # two cores evaluate 512 tokens of it in about two seconds (PRE-1)
 
 log = logger(__name__)
@@ -170,25 +169,17 @@ def _primary(
 
 def _head(stored: StoredModel, model: TargetModel, kernels: KernelChoice) -> DraftModel | None:
     """A head that reads the target's states."""
-    draft, layers = stored.draft, _draft_layers(stored)
-    eagle3 = draft is not None and draft.architecture in EAGLE3
-    if layers is not None and not eagle3:
-        raise LoadError("PARAMETER draft_layers is for an EAGLE-3 head, which this model has not")
+    draft = stored.draft
+    layers = asked_taps(stored.parameters, None if draft is None else draft.architecture)
     if draft is None:
         return model.self_draft()
-    if not eagle3:
+    if draft.architecture not in ARCHITECTURES:
         return None
     facts = model.facts
     placement = Placement(facts.dtype, facts.device, kernels)
     config, files = stored.json(draft.config), _draft_files(stored)
     prefix = draft.tensor_prefix
     return load_eagle3(config, files, model, placement, taps=layers, prefix=prefix)
-
-
-def _draft_layers(stored: StoredModel) -> tuple[int, ...] | None:
-    """What a head reads of its target whatever its config says (03 EGL-3)."""
-    stated = stored.parameters.get("draft_layers")
-    return tuple(map(int, stated.split(","))) if isinstance(stated, str) else None
 
 
 def _draft_model(
@@ -205,10 +196,7 @@ def _draft_model(
 
 
 def _vocabulary(stored: StoredModel, folder: str, rows: int) -> Vocabulary:
-    tokenizer = Tokenizer.load(tokenizer_files(stored, folder))
-    bos = tokenizer.special.bos_id
-    special = {"bos": frozenset(() if bos is None else (bos,)), "eos": tokenizer.eos_ids}
-    return Vocabulary(tokenizer.vocabulary(), special, rows)
+    return vocabulary_of(Tokenizer.load(tokenizer_files(stored, folder)), rows)
 
 
 def choose_device(wanted: str | None) -> torch.device:
@@ -219,7 +207,7 @@ def choose_device(wanted: str | None) -> torch.device:
     devices += ["cuda"] if torch.cuda.is_available() else []
     devices += ["mps"] if torch.backends.mps.is_available() else []
     if wanted not in devices:
-        raise LoadError(f"device {wanted!r} is not here; there is {', '.join(devices)}")
+        raise MachineError(f"device {wanted!r} is not here; there is {', '.join(devices)}")
     return torch.device(wanted)
 
 

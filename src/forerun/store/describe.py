@@ -1,6 +1,5 @@
 """What a stored model is, in figures: size, shape and weights, from headers and config alone."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -10,7 +9,7 @@ from forerun.base.json_types import JsonObject
 from forerun.store.blobs import Digest
 from forerun.store.inventory import CONFIG
 from forerun.store.stored import StoredModel
-from forerun.store.tensors import LogicalTensor
+from forerun.store.tensors import prevailing_kind
 
 _REMEMBERED: Final = 256  # models
 _TOKENIZER: Final = "tokenizer.json"
@@ -24,7 +23,7 @@ class Description:
     model_format: str
     architecture: str  # the config's model_type, "" if it has none
     parameters: int  # logical: a packed weight counts as what it stands for
-    quantisation: str  # what the weights were imported as, else the type of most parameters
+    quantisation: str  # the type that most weights of its layers have
     context_length: int | None
     embedding_length: int | None
     block_count: int | None
@@ -64,7 +63,7 @@ def _describe(known: _Known) -> Description:
         model_format=model.config.model_format,
         architecture=_text(config, "model_type"),
         parameters=sum(tensor.elements for tensor in tensors),
-        quantisation=model.config.file_type.lower() or _most(tensors),
+        quantisation=prevailing_kind(tensors),
         context_length=_whole(fields, "max_position_embeddings"),
         embedding_length=_whole(fields, "hidden_size"),
         block_count=_whole(fields, "num_hidden_layers"),
@@ -125,10 +124,3 @@ def _ids(fields: JsonObject) -> Iterator[int]:
     for value in stated if isinstance(stated, list) else [stated]:
         if isinstance(value, int) and not isinstance(value, bool):
             yield value
-
-
-def _most(tensors: list[LogicalTensor]) -> str:
-    counts: Counter[str] = Counter()
-    for tensor in tensors:
-        counts[tensor.kind] += tensor.elements
-    return min(counts, key=lambda kind: (-counts[kind], kind), default="")

@@ -1,6 +1,5 @@
 """One model of the store, opened: what the runner, the importer and `show` ask of it (CFG-5)."""
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from forerun.store.manifest import DRAFT_FOLDER, DraftConfig, Layer, Manifest, M
 from forerun.store.messages import Message, decode_messages
 from forerun.store.names import ModelName
 from forerun.store.parameters import decode_parameters
-from forerun.store.tensors import LogicalTensor, logical_tensors
+from forerun.store.tensors import LogicalTensor, kinds_summary, logical_tensors
 
 _OWN_HEAD = "mtp.fc."  # of a checkpoint that brings a head for drafting (06 QWN-13)
 _DRAFT_CONFIG = f"{DRAFT_FOLDER}config.json"
@@ -112,19 +111,28 @@ class StoredModel:
 
         StoreError if a blob is missing or damaged.
         """
-        draft = None if self.draft is None else self.draft.tensor_prefix
-        for layer in self.tensors:
-            if draft is None or not layer.name.startswith(draft):
-                yield from logical_tensors(read_header(self.file(layer), StoreError))
+        return self._logical(of_draft=False)
+
+    def draft_tensors(self) -> Iterator[LogicalTensor]:
+        """The same of the draft that the manifest names, under the names that they have here."""
+        return self._logical(of_draft=True)
 
     def weights_summary(self) -> str:
         """How many of the target's tensors are stored as what: "int4 210, f32 61, int8 1".
 
         Reads the headers of all tensor blobs. StoreError if one is missing or damaged.
         """
-        counts = Counter(tensor.kind for tensor in self.target_tensors())
-        ranked = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
-        return ", ".join(f"{kind} {count}" for kind, count in ranked)
+        return kinds_summary(tensor.kind for tensor in self.target_tensors())
+
+    def draft_summary(self) -> str:
+        """The same of the draft's."""
+        return kinds_summary(tensor.kind for tensor in self.draft_tensors())
+
+    def _logical(self, *, of_draft: bool) -> Iterator[LogicalTensor]:
+        draft = None if self.draft is None else self.draft.tensor_prefix
+        for layer in self.tensors:
+            if (draft is not None and layer.name.startswith(draft)) is of_draft:
+                yield from logical_tensors(read_header(self.file(layer), StoreError))
 
     def _text(self, media_type: str) -> str | None:
         layers = self.manifest.of_type(media_type)

@@ -1,6 +1,7 @@
 """The tensors of a stored model as its architecture knows them: one for each quantised group."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -11,6 +12,7 @@ from forerun.store.headers import Header, TensorEntry
 _QUANTISED_PARTS: Final = ("scale", "bias", "global_scale")
 _PACKED: Final = "U32"
 _WORD_BITS: Final = 32
+_TABLES: Final = ("embed_tokens.weight", "lm_head.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,26 @@ def logical_tensors(header: Header) -> Iterator[LogicalTensor]:
         if part in _QUANTISED_PARTS and owner in names:
             continue
         yield _logical(tensor, header.metadata)
+
+
+def kinds_summary(kinds: Iterable[str]) -> str:
+    """How many are of which kind, most first: "int4 210, f32 61, int8 1"."""
+    counts = Counter(kinds)
+    ranked = sorted(counts.items(), key=lambda counted: (-counted[1], counted[0]))
+    return ", ".join(f"{kind} {count}" for kind, count in ranked)
+
+
+def prevailing_kind(tensors: Iterable[LogicalTensor]) -> str:
+    """The kind that most numbers have, in the layers where there are any.
+
+    Tables and heads have rules of their own, and in small models most of the numbers: of an import
+    to int4 they would often say int8.
+    """
+    held = list(tensors)
+    counts: Counter[str] = Counter()
+    for tensor in [each for each in held if not each.name.endswith(_TABLES)] or held:
+        counts[tensor.kind] += tensor.elements
+    return min(counts, key=lambda kind: (-counts[kind], kind), default="")
 
 
 def _logical(tensor: TensorEntry, metadata: dict[str, str]) -> LogicalTensor:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from forerun.base.errors import LoadError
+from forerun.tokenizer.tokenizer import Tokenizer
 
 _REMEDY = "a draft model needs the vocabulary of its target"
 
@@ -15,6 +16,13 @@ class Vocabulary:
     ids: Mapping[str, int]  # of every token, as the tokenizer spells it; added tokens too
     special: Mapping[str, frozenset[int]]  # by role, such as bos and eos
     rows: int  # of the model's output; those after the last id are padding
+
+
+def vocabulary_of(tokenizer: Tokenizer, rows: int) -> Vocabulary:
+    """That of a model whose output has so many rows."""
+    bos = tokenizer.special.bos_id
+    special = {"bos": frozenset(() if bos is None else (bos,)), "eos": tokenizer.eos_ids}
+    return Vocabulary(tokenizer.vocabulary(), special, rows)
 
 
 def checked(target: Vocabulary, draft: Vocabulary) -> int:

@@ -3,17 +3,22 @@
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import ollama
 import pytest
+from gguf import GGMLQuantizationType
 
 from fixtures.checkpoints import edit_config
+from fixtures.eagle3 import TinyHead
 from fixtures.server import Server, plain_server
 from fixtures.tiny import tiny_folder
 from forerun.settings import Settings
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
+from unit.importer.gguf_files import convert_folder
 
 Q_PROJ = "model.layers.0.self_attn.q_proj.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -118,3 +123,45 @@ def test_a_draft_is_uploaded_and_quantised(
     assert model.json("draft/config.json")["rope_theta"] == 20000.0
     layer = next(layer for layer in model.tensors if layer.name == f"draft.{EMBEDDING}")
     assert b'"quant_type":"int8"' in model.file(layer).read_bytes()[:400]
+    told = shown(server, {"model": "drafted"})
+    assert told["details"]["quantization_level"] == "f32"
+    assert told["draft"] == {"architecture": "LlamaForCausalLM", "quantization_level": "int8"}
+    listed = shown(server, {"model": "drafted", "verbose": True})["draft"]["tensors"]
+    assert {"name": f"draft.{EMBEDDING}", "type": "int8", "shape": [264, 64]} in listed
+    assert len(listed) == len(model.tensors) - len(before.tensors)
+    assert "draft" not in shown(server, {"model": base, "verbose": True})
+
+
+def shown(server: Server, body: dict[str, object]) -> dict[str, Any]:
+    answer: dict[str, Any] = httpx.post(f"{server.url}/api/show", json=body).json()
+    return answer
+
+
+def test_a_draft_for_another_model_is_a_mistake_of_the_request(
+    client: ollama.Client, server: Server, base: str, tmp_path: Path
+) -> None:
+    """05 LOD-9, 03 EGL-9, 08 API-14."""
+    TinyHead(vocabulary=300).write(tmp_path / "head")
+    files = sent(client, tmp_path / "head")
+    body = {"model": "pair", "from": base, "draft_files": files, "stream": False}
+    answer = httpx.post(f"{server.url}/api/create", json=body, timeout=120)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == (
+        "the draft of pair:latest: the draft head is for a model with a vocabulary 300 tokens "
+        "large; this one's is 264; give it a head that was trained for it"
+    )
+
+
+def test_what_a_file_keeps_as_it_was_quantised_is_said(
+    client: ollama.Client, folder: Path, tmp_path: Path
+) -> None:
+    """06 GUF-2, 08 API-1, API-3: and the list says what the weights are."""
+    path = convert_folder(folder, tmp_path / "a.gguf", "llama", matrices=GGMLQuantizationType.Q4_1)
+    files = {path.name: client.create_blob(path)}
+    lines = list(client.create("blocks", files=files, quantize="q8_0", stream=True))
+    assert "tensors that are quantised already and keep their values: 16 (int4 16)" in [
+        line.status for line in lines
+    ]
+    details = next(each.details for each in client.list().models if each.model == "blocks:latest")
+    assert details is not None
+    assert details.quantization_level == "int4"

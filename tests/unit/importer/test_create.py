@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from gguf import GGMLQuantizationType
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from fixtures.checkpoints import edit_config, edit_tensors
+from fixtures.checkpoints import edit_tensors
+from fixtures.eagle3 import TinyHead
 from fixtures.tiny import tiny_folder
 from forerun.base.errors import RequestError
 from forerun.importer.create import create
@@ -148,28 +149,18 @@ def test_an_existing_model_is_reused_with_settings_on_top(create_model: Create) 
     assert again.digest == model.digest
 
 
-def draft_in(tmp_path: Path, **config: object) -> Path:
-    """A folder with a draft head of two tensors."""
-    draft = tmp_path / "head"
-    draft.mkdir()
-    (draft / "config.json").write_text(json.dumps(config))
-    save_file(
-        {"fc.weight": torch.ones(2, 4), "norm.weight": torch.ones(4)}, draft / "model.safetensors"
-    )
-    return draft
-
-
 @pytest.mark.usefixtures("folder")
 def test_a_draft_is_stored_under_its_prefix(tmp_path: Path, create_model: Create) -> None:
     """MF-4, CFG-1, CFG-4: files under draft/, tensors with draft., architecture from its config."""
-    draft_in(tmp_path, architectures=["Head"], model_type="other")
+    head = TinyHead(extra={"model_type": "other"})
+    head.write(tmp_path / "head")
     model = create_model("FROM tiny\nDRAFT ./head")
     assert model.draft is not None
-    assert model.draft.architecture == "Head"
+    assert model.draft.architecture == "Eagle3Speculator"
     assert model.json("draft/config.json")["model_type"] == "other"
     names = [layer.name for layer in model.tensors]
-    assert names[-2:] == ["draft.fc.weight", "draft.norm.weight"]
-    assert torch.equal(stored_tensors(model)["draft.fc.weight"], torch.ones(2, 4))
+    assert names[-len(head.tensors()) :] == sorted(f"draft.{name}" for name in head.tensors())
+    assert torch.equal(stored_tensors(model)["draft.fc.weight"], head.tensors()["fc.weight"])
 
 
 @pytest.mark.usefixtures("folder")
@@ -178,16 +169,17 @@ def test_a_draft_goes_onto_an_existing_model_and_replaces_its_draft(
 ) -> None:
     """MF-8, 07 T10: the base's digests are reused; there is one draft afterwards."""
     base = create_model("FROM tiny", "base")
-    draft = draft_in(tmp_path, model_type="first")
+    draft = tmp_path / "head"
+    TinyHead().write(draft)
     first = create_model("FROM base\nDRAFT head", "first")
     assert first.tensors[: len(base.tensors)] == base.tensors
-    edit_config(draft, model_type="second")
-    save_file({"only.weight": torch.zeros(2)}, draft / "model.safetensors")
+    other = TinyHead("original", own_embedding=True)
+    other.write(draft)
     second = create_model("FROM first\nDRAFT head", "second")
     assert second.draft is not None
-    assert second.draft.architecture == "second"
+    assert second.draft.architecture == "LlamaForCausalLMEagle3"
     drafts = [layer.name for layer in second.tensors if layer.name.startswith("draft.")]
-    assert drafts == ["draft.only.weight"]
+    assert drafts == sorted(f"draft.{name}" for name in other.tensors())
 
 
 @pytest.mark.usefixtures("folder")
@@ -195,7 +187,7 @@ def test_a_draft_without_an_architecture_is_refused_before_any_work(
     tmp_path: Path, refuse: Refuse, store: Store
 ) -> None:
     """CFG-4."""
-    draft_in(tmp_path, hidden_size=4)
+    TinyHead(extra={"architectures": ...}).write(tmp_path / "head")
     refuse("FROM tiny\nDRAFT head", "names no architecture")
     assert not store.folders.blobs.exists()
 
@@ -277,7 +269,7 @@ def test_a_type_that_no_weight_takes_is_said_and_not_claimed(
         )
         create(request, store, reporter)
     assert store.get(ModelName.parse("int4")).config.file_type == "F32"
-    assert store.get(ModelName.parse("mxfp8")).config.file_type == "mxfp8"
+    assert store.get(ModelName.parse("mxfp8")).config.file_type == "F32"  # which most of it is
     assert "no weight becomes int4" in events.read_text()
     assert "no weight becomes mxfp8" not in events.read_text()
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from gguf import GGMLQuantizationType
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from fixtures.checkpoints import (
@@ -17,6 +18,7 @@ from fixtures.checkpoints import (
     logits,
     placement,
 )
+from fixtures.eagle3 import TinyHead
 from fixtures.tiny import Family, tiny_folder
 from forerun.base.errors import RequestError
 from forerun.importer.create import create
@@ -31,6 +33,7 @@ from forerun.quant.codec import quantise
 from forerun.quant.formats import QuantFormat
 from forerun.quant.parts import stored_parts
 from forerun.store import manifest as kinds
+from forerun.store.describe import describe
 from forerun.store.names import ModelName
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
@@ -98,7 +101,7 @@ def test_a_quantised_model_says_nearly_what_it_said(
     ours = logits(load_model(model.json("config.json"), files, placement()), TOKENS)
     theirs = logits(loaded(folder), TOKENS)
     assert (ours - theirs).norm() < WORST[kind] * theirs.norm()
-    assert model.config.file_type == kind
+    assert model.config.file_type == describe(model).quantisation == kind
     original, found = load_file(folder / "model.safetensors"), tensors_of(model)
     dense = [name for name, type_ in types_of(model).items() if not type_]
     is_head = "lm_head.weight" not in original and kind in ("int4", "int8")
@@ -306,32 +309,17 @@ def test_a_drafts_type_needs_a_draft(
         create(request, store, reporter)
 
 
-def head_in(folder: Path) -> Path:
-    """A draft of three matrices and a norm."""
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"architectures": ["Head"]}))
-    tensors = {
-        "model.embed_tokens.weight": torch.randn(64, 80),
-        "lm_head.weight": torch.randn(64, 64),
-        "fc.weight": torch.randn(64, 128),
-        "norm.weight": torch.randn(64),
-    }
-    save_file(tensors, folder / "model.safetensors")
-    return folder
-
-
 @pytest.mark.usefixtures("folder")
 def test_target_and_draft_have_types_of_their_own(tmp_path: Path, create_in: Quantise) -> None:
-    """MF-6, POL-7: the draft's head takes its type directly; an unaligned table stays."""
-    head_in(tmp_path / "head")
+    """MF-6, POL-7: the draft's head and table take its type directly; unaligned rows stay."""
+    TinyHead(own_embedding=True).write(tmp_path / "head")
     types = types_of(create_in("int8", "FROM tiny\nDRAFT head", draft="int4"))
     assert types[UP] == "int8"
     drafts = {name: type_ for name, type_ in types.items() if name.startswith("draft.")}
-    assert drafts == {
-        "draft.fc.weight": "int4",
-        "draft.lm_head.weight": "int4",
-        "draft.model.embed_tokens.weight": "",
-        "draft.norm.weight": "",
+    taken = ("fc", "lm_head", "embed_tokens", "norm", "layers.0.mlp.down_proj")
+    assert {name: drafts[f"draft.{name}.weight"] for name in taken} == {
+        **{"fc": "int4", "lm_head": "int4", "embed_tokens": "int4"},
+        **{"norm": "", "layers.0.mlp.down_proj": ""},  # of 96 columns
     }
     plain = types_of(create_in("", "FROM tiny\nDRAFT head", draft="int4"))
     assert (plain[UP], plain["draft.fc.weight"]) == ("", "int4")
@@ -342,7 +330,7 @@ def test_target_and_draft_have_types_of_their_own(tmp_path: Path, create_in: Qua
 @pytest.mark.usefixtures("folder")
 def test_a_stored_models_weights_can_be_quantised(tmp_path: Path, create_in: Quantise) -> None:
     """MF-8: FROM a name; all but the target's tensors are reused, its draft and settings too."""
-    head_in(tmp_path / "head")
+    TinyHead().write(tmp_path / "head")
     base = create_in("", "FROM tiny\nDRAFT head\nPARAMETER top_k 7\nSYSTEM old", "base")
     model = create_in("int4", "FROM base\nSYSTEM new")
     assert model.config.file_type == "int4"
@@ -360,9 +348,24 @@ def test_a_stored_models_weights_can_be_quantised(tmp_path: Path, create_in: Qua
 def test_a_quantised_stored_model_is_not_quantised_again(create_in: Quantise) -> None:
     """CLS-4."""
     create_in("int8", name="base")
-    with pytest.raises(RequestError, match=r"quantize is int4.*is int8 already"):
+    with pytest.raises(RequestError, match=r"is int8 already; create it from the float check.*t$"):
         create_in("int4", "FROM base")
     assert create_in("", "FROM base").config.file_type == "int8"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_quantised_stored_model_with_a_draft_says_how_to_have_both(
+    tmp_path: Path, create_in: Quantise
+) -> None:
+    """CLS-4, MF-6: a draft of the store goes with its model, and its own type stands."""
+    TinyHead().write(tmp_path / "head")
+    create_in("int8", "FROM tiny\nDRAFT head", "base")
+    with pytest.raises(
+        RequestError, match=r"create it from the float checkpoint, and name its DRAFT again$"
+    ):
+        create_in("int4", "FROM base")
+    with pytest.raises(RequestError, match=r"name the draft's folder with DRAFT .*stays as it is"):
+        create_in("", "FROM base", draft="int4")
 
 
 def test_a_quantised_folder_is_not_quantised_again(
@@ -373,6 +376,29 @@ def test_a_quantised_folder_is_not_quantised_again(
     with pytest.raises(RequestError, match=r"quantize is int4.*quantised already"):
         create_in("int4")
     assert not store.folders.blobs.exists()
+
+
+@pytest.mark.parametrize(
+    ("wish", "kind", "told"),
+    [
+        ("int8", "int4", ["already and keep their values: 16 (int4 16)"]),
+        ("int4", "int4", ["already and keep their values: 16 (int4 16)"]),
+        ("nvfp4", "nvfp4", ["already and keep their values: 1 (int4 1)"]),
+        ("", "int4", []),
+    ],
+)
+def test_blocks_that_keep_their_values_are_told_and_are_what_is_listed(
+    tmp_path: Path, create_in: Quantise, events: Path, wish: str, kind: str, told: list[str]
+) -> None:
+    """GUF-2, CLS-5, 08 API-2: what is recorded, listed and said is what the weights are."""
+    folder = tiny_folder(tmp_path / "tiny", "llama", tie_word_embeddings=False, **SHAPE)
+    convert_folder(folder, tmp_path / "a.gguf", "llama", matrices=GGMLQuantizationType.Q4_1)
+    model = create_in(wish, "FROM a.gguf")
+    assert describe(model).quantisation == kind
+    assert model.config.file_type in (kind, "")
+    lines = [line for line in events.read_text().splitlines() if "already" in line]
+    assert len(lines) == len(told)
+    assert all(text in line for text, line in zip(told, lines, strict=True))
 
 
 def test_values_of_a_stored_weight_are_near(tmp_path: Path, create_in: Quantise) -> None:

@@ -12,7 +12,7 @@ from forerun.store.describe import describe
 from forerun.store.headers import Header, TensorEntry
 from forerun.store.names import ModelName
 from forerun.store.stored import StoredModel
-from forerun.store.tensors import LogicalTensor, logical_tensors
+from forerun.store.tensors import LogicalTensor, logical_tensors, prevailing_kind
 
 TINY = ModelName.parse("tiny")
 FILE = Path("blob")
@@ -64,6 +64,25 @@ def test_a_packed_weight_counts_as_what_it_stands_for(kind: str, words: int) -> 
         LogicalTensor("w.weight", kind, (3, 64)),
         LogicalTensor("other.bias", "f32", (5,)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("head", "layers", "kind"),
+    [
+        ("int8", {"int4": 3, "int8": 2}, "int4"),
+        ("int8", {"int4": 2, "int8": 3}, "int8"),
+        ("bf16", {"nvfp4": 2, "mxfp8": 1}, "nvfp4"),
+        ("f32", {}, "f32"),
+        ("int8", {"int8": 2, "int4": 2}, "int4"),
+    ],
+)
+def test_the_type_of_weights_is_what_most_of_the_layers_have(
+    head: str, layers: dict[str, int], kind: str
+) -> None:
+    """08 API-2: a table may be most of a small model, and has a type of its own (07 POL-3)."""
+    tensors = [LogicalTensor("model.embed_tokens.weight", head, (100, 100))]
+    tensors += [LogicalTensor(f"a.{each}", each, (10, rows)) for each, rows in layers.items()]
+    assert prevailing_kind(tensors) == kind
 
 
 def test_words_of_no_known_format_count_as_they_are() -> None:

@@ -351,6 +351,7 @@ def test_what_weights_are_is_told_from_their_headers(store: Store) -> None:
         writer.publish(NAME, ModelConfig(draft=DraftConfig("Head")), written)
     model = store.get(NAME)
     assert model.weights_summary() == "f32 3, int4 2, int8 1"
+    assert model.draft_summary() == "f16 1"
     store.blobs.path(written[0].blob.digest).unlink()
     with pytest.raises(StoreError, match="is missing"):
         model.weights_summary()

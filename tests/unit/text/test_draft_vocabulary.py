@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from forerun.base.errors import LoadError
-from forerun.speculation.vocabulary import Vocabulary, checked
+from forerun.tokenizer.vocabulary import Vocabulary, checked
 
 IDS = {"<s>": 0, "a": 1, "b": 2, "</s>": 3}
 TARGET = Vocabulary(IDS, {"bos": frozenset({0}), "eos": frozenset({3})}, rows=4)

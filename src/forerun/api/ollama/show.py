@@ -1,7 +1,7 @@
 """`/api/show`: what a model consists of (08 API-2)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from starlette.concurrency import run_in_threadpool
@@ -21,6 +21,7 @@ from forerun.store.names import ModelName
 from forerun.store.parameters import parameter_texts
 from forerun.store.store import Store
 from forerun.store.stored import StoredModel
+from forerun.store.tensors import LogicalTensor, prevailing_kind
 
 NAME_WIDTH = 30  # of the column of parameters' names
 TOKENIZERS = {"BPE": "gpt2", "Unigram": "llama", "WordPiece": "bert"}  # as GGUF calls them
@@ -36,6 +37,14 @@ class ShownTensor(WireStruct):
     name: str
     type: str
     shape: list[int]
+
+
+class ShownDraft(WireStruct):
+    """The draft that the model was given; a field of ours."""
+
+    architecture: str
+    quantization_level: str
+    tensors: list[ShownTensor] | None = None
 
 
 class ShowAnswer(WireStruct):
@@ -54,6 +63,7 @@ class ShowAnswer(WireStruct):
     parser: str = ""
     requires: str = ""
     tensors: list[ShownTensor] | None = None
+    draft: ShownDraft | None = None
 
 
 def show_routes(services: Services) -> list[Route]:
@@ -84,7 +94,8 @@ def show_model(store: Store, name: ModelName, *, verbose: bool) -> ShowAnswer:
         parser=config.parser,
         details=details_of(stored),
         model_info=model_info(stored),
-        tensors=list(_tensors(stored)) if verbose else None,
+        tensors=_shown(stored.target_tensors()) if verbose else None,
+        draft=_draft(stored, verbose=verbose),
         capabilities=list(config.capabilities),
         modified_at=datetime.fromtimestamp(store.modified_at(name), UTC),
         requires=config.requires,
@@ -124,6 +135,20 @@ def model_info(stored: StoredModel) -> Info:
     return {name: value for name, value in stated.items() if value is not None}
 
 
-def _tensors(stored: StoredModel) -> Iterator[ShownTensor]:
-    for tensor in stored.target_tensors():
-        yield ShownTensor(name=tensor.name, type=tensor.kind, shape=list(tensor.shape))
+def _draft(stored: StoredModel, *, verbose: bool) -> ShownDraft | None:
+    draft = stored.draft
+    if draft is None:
+        return None
+    tensors = list(stored.draft_tensors())
+    return ShownDraft(
+        architecture=draft.architecture,
+        quantization_level=prevailing_kind(tensors),
+        tensors=_shown(tensors) if verbose else None,
+    )
+
+
+def _shown(tensors: Iterable[LogicalTensor]) -> list[ShownTensor]:
+    return [
+        ShownTensor(name=tensor.name, type=tensor.kind, shape=list(tensor.shape))
+        for tensor in tensors
+    ]

@@ -28,7 +28,8 @@ from forerun.models.drafts.quantising import (
     quantised_layer,
     quantised_linear,
 )
-from forerun.models.drafts.vocabulary import column_ids
+from forerun.models.drafts.vocabulary import check_columns, column_ids
+from forerun.models.paper import PlannedWeights, Shapes
 from forerun.models.tensor_files import Stored, open_tensors
 from forerun.models.weights import Weights
 from forerun.nn.fused_layers import FusedLayers, fused_layers
@@ -66,24 +67,51 @@ def load_eagle3(
 
     Raises LoadError naming the field, tensor or number at fault, and both sides of a disagreement.
     """
-    head = read_config(config)
-    facts = target.facts
-    _check_target(head, facts)
-    if not isinstance(target, TappedModel):
-        raise LoadError("a draft head needs a model that hands out its residual streams")
-    resolved = resolve_taps(head.taps if taps is None else taps, facts.layers)
+    head, facts = read_config(config), target.facts
+    tapped, resolved = _resolved(head, target, taps)
     stored = _tensors(files, prefix)
     ids = _column_ids(stored, head, facts)
     builder = _Builder(head, Weights(stored, config, placement), target, ids, len(resolved))
     draft = Eagle3Draft(builder.parts(), resolved)
-    surplus = builder.weights.surplus
-    if surplus:
-        raise LoadError(f"the draft head has {listed(surplus)}, which EAGLE-3 heads have not")
-    target.tap(resolved)
+    tapped.tap(resolved)
     *most, last = map(str, resolved)
     where = f"{', '.join(most)} and {last}" if most else last
     log.info("the draft head reads the streams after %s of %d layers", where, facts.layers)
     return draft
+
+
+def check_eagle3(
+    config: Mapping[str, object],
+    shapes: Shapes,
+    target: TargetModel,
+    *,
+    taps: Sequence[int] | None = None,
+) -> None:
+    """Whether `load_eagle3` would take the head, as far as shapes tell; with its errors.
+
+    shapes  of the head's tensors, as `models.paper` has them
+    target  on paper as well
+    """
+    head = read_config(config)
+    _, resolved = _resolved(head, target, taps)
+    kept = {name: shape for name, shape in shapes.items() if _is_kept(name)}
+    _refuse_biases(kept)
+    maps = [kept.pop(name, None) for name in ("d2t", "t2d")]
+    check_columns(head.draft_vocabulary, target.facts.vocab_size, *maps)
+    _Builder(head, PlannedWeights(config, kept), target, None, len(resolved)).parts()
+
+
+def _resolved(
+    head: Eagle3Config, target: TargetModel, taps: Sequence[int] | None
+) -> tuple[TappedModel, tuple[int, ...]]:
+    """The target as one that hands out the streams that the head reads, and which (EGL-9)."""
+    _check_target(head, target.facts)
+    if not isinstance(target, TappedModel):
+        raise LoadError(
+            "a draft head needs a model that hands out its residual streams, which this one does "
+            "not; give it a small model as its draft"
+        )
+    return target, resolve_taps(head.taps if taps is None else taps, target.facts.layers)
 
 
 def _check_target(head: Eagle3Config, facts: ModelFacts) -> None:
@@ -95,8 +123,19 @@ def _check_target(head: Eagle3Config, facts: ModelFacts) -> None:
     for what, ours, theirs, unit in pairs:
         if ours != theirs:
             raise LoadError(
-                f"the draft head is for a model with {what} {ours} {unit}; this one's is {theirs}"
+                f"the draft head is for a model with {what} {ours} {unit}; this one's is {theirs}; "
+                "give it a head that was trained for it"
             )
+
+
+def _is_kept(name: str) -> bool:
+    return not name.startswith(IGNORED)
+
+
+def _refuse_biases(names: Iterable[str]) -> None:
+    biases = sorted(name for name in names if name.endswith(".bias"))
+    if biases:
+        raise LoadError(f"the draft head has biases, {listed(biases)}; EAGLE-3 heads have none")
 
 
 def _tensors(files: Iterable[Path], prefix: str) -> dict[str, Stored]:
@@ -106,10 +145,8 @@ def _tensors(files: Iterable[Path], prefix: str) -> dict[str, Stored]:
         for name, entry in open_tensors(files).items()
         if name.startswith(prefix)
     }
-    kept = {name: entry for name, entry in own.items() if not name.startswith(IGNORED)}
-    biases = sorted(name for name in kept if name.endswith(".bias"))
-    if biases:
-        raise LoadError(f"the draft head has biases, {listed(biases)}; EAGLE-3 heads have none")
+    kept = {name: entry for name, entry in own.items() if _is_kept(name)}
+    _refuse_biases(kept)
     for name, entry in kept.items():
         _check_numbers(name, entry.read())
     return kept
@@ -164,6 +201,7 @@ class _Builder:
         condition = self._condition(stream, native=fused is not None)
         norm = self._norm("norm", shape.hidden_size)
         unembedding = self._unembedding(stream, native=fused is not None)
+        self._refuse_surplus()
         held = (condition, layers, norm, unembedding)
         facts = DraftFacts(
             columns=head.draft_vocabulary,
@@ -187,6 +225,11 @@ class _Builder:
             heads=[shape.heads] * shape.layers,
             facts=facts,
         )
+
+    def _refuse_surplus(self) -> None:
+        surplus = self.weights.surplus
+        if surplus:
+            raise LoadError(f"the draft head has {listed(surplus)}, which EAGLE-3 heads have not")
 
     @property
     def _dense(self) -> DecoderBuilder:
@@ -278,7 +321,8 @@ class _Builder:
         if found not in (None, inputs):
             raise LoadError(
                 f"fc.weight takes {found} numbers; {self.taps} streams that are "
-                f"{self.head.target_hidden_size} wide have {inputs}"
+                f"{self.head.target_hidden_size} wide have {inputs}; "
+                "PARAMETER draft_layers says which it reads"
             )
 
     def _embedding(self, stream: torch.dtype) -> tuple[Callable[[Tensor], Tensor], int]:

@@ -1,6 +1,6 @@
 """What the config of an EAGLE-3 head says, in either published layout (spec 03 EGL-2, EGL-3)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forerun.base.errors import LoadError
@@ -10,8 +10,10 @@ from forerun.nn.rope import RopeParameters
 
 ORIGINAL = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 SPECULATORS = ("Eagle3Speculator", "Eagle3DraftModel")
+ARCHITECTURES = (*ORIGINAL, *SPECULATORS)
 TAPS = "eagle_aux_hidden_state_layer_ids"
 LEAST_LAYERS = 7  # of a target whose default taps differ
+_REMEDY = "give it its own head, or say with PARAMETER draft_layers which layers this one reads"
 
 _COMMON: dict[str, object] = {
     "rms_norm_eps": 1e-6,
@@ -87,6 +89,26 @@ def read_config(fields: Fields) -> Eagle3Config:
     )
 
 
+def asked_taps(
+    parameters: Mapping[str, object], architecture: str | None
+) -> tuple[int, ...] | None:
+    """What PARAMETER draft_layers has a head read, whatever its config says (EGL-3).
+
+    architecture  of the model's draft, None where it has none
+
+    LoadError where that is no head of this kind.
+    """
+    stated = parameters.get("draft_layers")
+    if not isinstance(stated, str):
+        return None
+    if architecture not in ARCHITECTURES:
+        raise LoadError(
+            f"PARAMETER draft_layers {stated} is for an EAGLE-3 head, which this model has not; "
+            "create it without that line"
+        )
+    return tuple(map(int, stated.split(",")))
+
+
 def resolve_taps(stated: Sequence[int], layers: int) -> tuple[int, ...]:
     """In the order in which `fc` takes them, the default ones where none are stated.
 
@@ -98,14 +120,14 @@ def resolve_taps(stated: Sequence[int], layers: int) -> tuple[int, ...]:
         if layers < LEAST_LAYERS:
             raise LoadError(
                 f"the draft head names no layers ({TAPS}), and a model of {layers} layers has "
-                "no default ones"
+                f"no default ones; {_REMEDY}"
             )
         taps = 2, layers // 2, layers - 3
     wrong = [tap for tap in taps if not 0 <= tap <= layers]
     if wrong:
         raise LoadError(
             f"the draft head reads the stream after layer {wrong[0]}, and the model has {layers} "
-            "layers"
+            f"layers; {_REMEDY}"
         )
     if len(set(taps)) < len(taps):
         raise LoadError(f"the draft head reads a stream twice: after layers {_listed(taps)}")

@@ -21,7 +21,6 @@ from forerun.models.blocks import (
 from forerun.models.config import ConfigReader
 from forerun.models.decoder import Blocks, DecoderModel, Parts, Stack
 from forerun.models.layer_caches import NewCache, Storage
-from forerun.models.projection import stack_parts
 from forerun.models.weights import Weights
 from forerun.nn import attention as nn_attention
 from forerun.nn.activation import GATED
@@ -38,7 +37,7 @@ from forerun.nn.layer_weights import (
     LayerWeights,
     MlpWeights,
 )
-from forerun.nn.linear import Linear
+from forerun.nn.linear import Linear, stack_parts
 from forerun.nn.norm import RMSNorm
 from forerun.nn.rope import Rope, RopeParameters, from_config
 
@@ -86,6 +85,16 @@ def read_shape(config: ConfigReader) -> DecoderShape:
         max_context=config.integer("max_position_embeddings"),
         tied=config.flag("tie_word_embeddings"),
     )
+
+
+def stated_kinds(config: ConfigReader, layers: int) -> tuple[str, ...] | None:
+    """`layer_types`, a word a layer; None where the config leaves it out."""
+    kinds = config.words("layer_types")
+    if kinds is not None and len(kinds) != layers:
+        raise LoadError(
+            f"config.json: layer_types names {len(kinds)} layers and num_hidden_layers is {layers}"
+        )
+    return kinds
 
 
 def whole_head_rope(config: ConfigReader, head_dim: int) -> RopeParameters:

@@ -6,10 +6,10 @@ from forerun.base.errors import LoadError
 from forerun.base.logs import logger
 from forerun.models.config import ConfigReader
 from forerun.models.packed_weights import SCALE
-from forerun.models.projection import fusable_runs, stack_parts
+from forerun.models.projection import fusable_runs
 from forerun.models.weights import Weights
 from forerun.nn.layer_weights import ExpertWeights, MlpWeights
-from forerun.nn.linear import LinearWeights
+from forerun.nn.linear import LinearWeights, stack_parts
 from forerun.quant.packed import PackedWeight, Weight, fuse_rows
 
 log = logger(__name__)

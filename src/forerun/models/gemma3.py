@@ -5,7 +5,7 @@ import torch
 from forerun.base.errors import LoadError
 from forerun.contract.model import TargetModel
 from forerun.models.config import ConfigReader
-from forerun.models.decoder_build import DecoderBuilder, read_shape, whole_head_rope
+from forerun.models.decoder_build import DecoderBuilder, read_shape, stated_kinds, whole_head_rope
 from forerun.models.weights import Weights
 from forerun.nn.activation import GATED
 from forerun.nn.layer_weights import LayerForm
@@ -81,15 +81,12 @@ def build(config: ConfigReader, weights: Weights) -> TargetModel:
 
 def layer_kinds(config: ConfigReader, layers: int) -> tuple[str, ...]:
     """Full or sliding, a layer (GM3-2)."""
-    kinds = config.only_words("layer_types", (FULL, SLIDING))
-    if kinds is None:
-        pattern = config.integer("sliding_window_pattern", 6)
-        return tuple(FULL if (layer + 1) % pattern == 0 else SLIDING for layer in range(layers))
-    if len(kinds) != layers:
-        raise LoadError(
-            f"config.json: layer_types names {len(kinds)} layers and num_hidden_layers is {layers}"
-        )
-    return kinds
+    config.only_words("layer_types", (FULL, SLIDING))
+    kinds = stated_kinds(config, layers)
+    if kinds is not None:
+        return kinds
+    pattern = config.integer("sliding_window_pattern", 6)
+    return tuple(FULL if (layer + 1) % pattern == 0 else SLIDING for layer in range(layers))
 
 
 def ropes(config: ConfigReader, head_dim: int) -> tuple[RopeParameters, RopeParameters]:

@@ -1,4 +1,4 @@
-"""Projections whose weights are parts of what is stored, or made up of several parts."""
+"""Projections, and those made up of parts in several formats."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from forerun.nn.linear import Linear, LinearWeights
+from forerun.nn.linear import Linear
 from forerun.quant.packed import PackedWeight, Weight, fusable
 
 
@@ -37,19 +37,6 @@ class SideBySide:
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self._parts)
-
-
-def chosen_rows(part: LinearWeights, which: slice | Tensor) -> LinearWeights:
-    """Some of the outputs of a linear: views for a slice, copies for int64 indices."""
-    weight = part.weight
-    rows = weight.rows(which) if isinstance(weight, PackedWeight) else weight[which]
-    return LinearWeights(rows, None if part.bias is None else part.bias[which])
-
-
-def stack_parts(stack: LinearWeights, count: int) -> list[LinearWeights]:
-    """The equal parts of a stack, as views."""
-    rows = stack.weight.shape[0] // count
-    return [chosen_rows(stack, slice(at * rows, (at + 1) * rows)) for at in range(count)]
 
 
 def fusable_runs(weights: Sequence[Weight]) -> list[int]:

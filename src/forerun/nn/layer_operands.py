@@ -19,7 +19,7 @@ from forerun.nn.layer_weights import (
     LayerWeights,
     MlpWeights,
 )
-from forerun.nn.linear import LinearWeights
+from forerun.nn.linear import LinearWeights, stack_parts
 from forerun.nn.norm import RMSNorm
 from forerun.quant.packed import PackedWeight
 
@@ -94,8 +94,8 @@ def _mlp(part: MlpWeights) -> MlpOperands:
 
 
 def _experts(part: ExpertWeights) -> ExpertOperands:
-    gates_and_ups = _parts(part.gate_up, 2 * part.experts)
-    downs = _parts(part.down, part.experts)
+    gates_and_ups = _linears(stack_parts(part.gate_up, 2 * part.experts))
+    downs = _linears(stack_parts(part.down, part.experts))
     mlps = zip(gates_and_ups[::2], gates_and_ups[1::2], downs, strict=True)
     return ExpertOperands(
         router=part.router.float(),
@@ -107,24 +107,15 @@ def _experts(part: ExpertWeights) -> ExpertOperands:
     )
 
 
-def _parts(stack: LinearWeights, count: int) -> list[BiasedLinear]:
-    """The equal parts of a stack, one behind the other."""
-    weight, bias = stack.weight, stack.bias
-    assert isinstance(weight, PackedWeight), "all weights are quantised"
-    rows = weight.shape[0] // count
-    slices = [slice(at * rows, (at + 1) * rows) for at in range(count)]
-    return [_linear(weight.rows(at), None if bias is None else bias[at]) for at in slices]
-
-
 def _linears(parts: Iterable[LinearWeights]) -> list[BiasedLinear]:
-    return [_linear(part.weight, part.bias) for part in parts]
+    return [_linear(part) for part in parts]
 
 
-def _linear(weight: object, bias: Tensor | None) -> BiasedLinear:
-    assert isinstance(weight, PackedWeight), "all weights are quantised"
-    folded = weight.folded()
+def _linear(part: LinearWeights) -> BiasedLinear:
+    assert isinstance(part.weight, PackedWeight), "all weights are quantised"
+    folded = part.weight.folded()
     assert folded is not None, "all weights have their scales in their groups"
-    return BiasedLinear(folded, bias)
+    return BiasedLinear(folded, part.bias)
 
 
 def _quantised(part: LinearWeights) -> bool:

@@ -15,7 +15,7 @@ from forerun.kernels.select import (
     output_head,
     quantised_linear,
 )
-from forerun.quant.packed import Weight
+from forerun.quant.packed import PackedWeight, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,19 @@ class LinearWeights:
 
     weight: Weight
     bias: Tensor | None  # [out] in the dtype of the activations
+
+
+def chosen_rows(part: LinearWeights, which: slice | Tensor) -> LinearWeights:
+    """Some of the outputs of a linear: views for a slice, copies for int64 indices."""
+    weight = part.weight
+    rows = weight.rows(which) if isinstance(weight, PackedWeight) else weight[which]
+    return LinearWeights(rows, None if part.bias is None else part.bias[which])
+
+
+def stack_parts(stack: LinearWeights, count: int) -> list[LinearWeights]:
+    """The equal parts of a stack, as views."""
+    rows = stack.weight.shape[0] // count
+    return [chosen_rows(stack, slice(at * rows, (at + 1) * rows)) for at in range(count)]
 
 
 class Linear:

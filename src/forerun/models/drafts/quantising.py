@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forerun.nn.layer_weights import AttentionWeights, ExpertWeights, LayerWeights, MlpWeights
-from forerun.nn.linear import LinearWeights
+from forerun.nn.linear import LinearWeights, stack_parts
 from forerun.quant.codec import quantise
 from forerun.quant.formats import QuantFormat
 from forerun.quant.packed import PackedWeight
@@ -67,7 +67,7 @@ def _quantised(parts: Sequence[LinearWeights]) -> list[LinearWeights]:
 def _mlp(mlp: MlpWeights) -> MlpWeights:
     gate_up = _quantised(mlp.gate_up)
     if len(gate_up) == 1:
-        gate_up = _halves(gate_up[0])
+        gate_up = stack_parts(gate_up[0], 2)
     return replace(mlp, gate_up=gate_up, down=_quantised(mlp.down))
 
 
@@ -78,12 +78,3 @@ def _experts(part: ExpertWeights) -> ExpertWeights:
         down=quantised_linear(part.down),
         shared=None if part.shared is None else _mlp(part.shared),
     )
-
-
-def _halves(part: LinearWeights) -> list[LinearWeights]:
-    weight = part.weight
-    middle = weight.shape[0] // 2
-    if isinstance(weight, PackedWeight):
-        halves = (slice(0, middle), slice(middle, None))
-        return [LinearWeights(weight.rows(half), None) for half in halves]
-    return [LinearWeights(half, None) for half in (weight[:middle], weight[middle:])]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from forerun.base.errors import LoadError
 from forerun.models.config import ConfigReader
-from forerun.models.decoder_build import DecoderShape, read_shape
+from forerun.models.decoder_build import DecoderShape, read_shape, stated_kinds
 from forerun.models.experts import ExpertShape, read_experts, sparse_layers
 from forerun.nn.recurrence import DeltaHeads
 from forerun.nn.rope import RopeParameters, from_config
@@ -65,14 +65,10 @@ def read_hybrid(config: ConfigReader) -> HybridConfig:
 
 def layer_kinds(config: ConfigReader, layers: int) -> tuple[bool, ...]:
     """Whether each layer attends."""
-    kinds = config.words("layer_types")
+    kinds = stated_kinds(config, layers)
     if kinds is None:
         interval = config.integer("full_attention_interval", INTERVAL)
         return tuple((layer + 1) % interval == 0 for layer in range(layers))
-    if len(kinds) != layers:
-        raise LoadError(
-            f"config.json: layer_types names {len(kinds)} layers and num_hidden_layers is {layers}"
-        )
     for kind in kinds:
         if "full" not in kind and "linear" not in kind:
             raise LoadError(

@@ -8,7 +8,6 @@ from torch import Tensor
 from forerun.base.errors import LoadError
 from forerun.models.decoder_build import DecoderBuilder
 from forerun.models.experts import pick_experts
-from forerun.models.projection import chosen_rows
 from forerun.models.qwen3_5.config import HybridConfig
 from forerun.models.weights import Weights
 from forerun.nn.layer_weights import (
@@ -19,7 +18,7 @@ from forerun.nn.layer_weights import (
     LayerWeights,
     MlpWeights,
 )
-from forerun.nn.linear import LinearWeights
+from forerun.nn.linear import LinearWeights, chosen_rows
 from forerun.nn.norm import RMSNorm
 from forerun.nn.recurrence import DeltaHeads
 

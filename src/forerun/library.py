@@ -5,7 +5,7 @@ Importing this does not import torch; `load` does.
 
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Never
 
@@ -61,10 +61,7 @@ def load(
     ...     model.info.context_length
     512
     """
-    refuse_misplaced(misplaced)
-    for other in misplaced:
-        raise TypeError(f"load() got an unexpected keyword argument {other!r}")
-    check_option("draft", draft)
+    _check_arguments(draft, misplaced)
     num_ctx = _whole("num_ctx", num_ctx)
     budget = _size("cache_bytes", cache_bytes)
     settings = Settings.from_environment()
@@ -326,6 +323,14 @@ class Answer(Iterator[Chunk | Done]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_arguments(draft: str, misplaced: Iterable[str]) -> None:
+    """Of `load`. What it does not know is refused as Python does, unless it belongs elsewhere."""
+    refuse_misplaced(misplaced)
+    for other in misplaced:
+        raise TypeError(f"load() got an unexpected keyword argument {other!r}")
+    check_option("draft", draft)
 
 
 def _whole(name: str, value: object) -> int | None:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from fixtures.stored import tiny_store
 from fixtures.tiny import tiny_folder
-from forerun.base.errors import LoadError, RunnerError
+from forerun.base.errors import NotFoundError, RunnerError
 from forerun.protocol.imports import CreateRequest, Imported
 from forerun.scheduler import runners
 from forerun.scheduler.importing import run_import
@@ -55,7 +55,7 @@ def test_a_runner_that_logs_is_heard(settings, capfd):
 def test_why_a_load_failed_is_in_the_error_alone(settings, capfd):
     """LOD-10: the process ends with the reason; whoever shows the error shows it once."""
     with RunnerProcess("absent", settings) as runner:
-        with pytest.raises(LoadError, match="absent"):
+        with pytest.raises(NotFoundError, match="absent"):
             runner.load()
         assert "absent" in runner.connection._last_error()
     assert capfd.readouterr().err == ""

@@ -121,6 +121,18 @@ def test_thinking_is_apart_from_the_answer(command: Command) -> None:
     fails(command("run", "plain", "x", "--think", "true"), "does not support thinking")
 
 
+def test_figures_do_not_run_into_thinking_that_was_cut_off(command: Command) -> None:
+    """In a pipe and in a terminal: num_predict ends the answer within the thinking."""
+    asked = ("run", NAME, "SAY:<think>\nwhy not ask\n</think>\n\nso", "--verbose")
+    cut = command(*asked, "-o", "num_predict=15")
+    assert cut.stdout == "\n"
+    assert cut.stderr.startswith("why not\nprompt: ")
+    terminal = Terminal(command.environment, *asked, "-o", "num_predict=15")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", terminal.until("load:"))
+    assert re.search(r"why not(\r\n)+prompt: ", shown)
+    assert terminal.close() == 0
+
+
 def test_ps_and_stop(server: Server, command: Command) -> None:
     """API-1: what is loaded, how large, where, and until when."""
     command("run", "plain", "SAY:x")

@@ -16,6 +16,8 @@ from fixtures.waiting import wait_until
 from forerun.base.errors import (
     BusyError,
     LoadError,
+    MachineError,
+    NotFoundError,
     RequestError,
     RunnerError,
     UnsupportedError,
@@ -305,12 +307,17 @@ def test_a_close_during_a_load_leaves_no_process(settings):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("absent", "absent"), ("no//name", "'no'"), ("a" * 300, "aaa")]
+    ("name", "says", "error"),
+    [
+        ("absent", "absent", NotFoundError),
+        ("no//name", "'no'", UnsupportedError),
+        ("a" * 300, "aaa", LoadError),
+    ],
 )
-def test_a_load_that_fails_says_why(settings, name, says):
+def test_a_load_that_fails_says_why(settings, name, says, error):
     """05 LOD-10, 08 RUN-4: the reason is in the state, and the process ends with it."""
     with RunnerProcess(name, settings) as process:
-        with pytest.raises(LoadError, match=says):
+        with pytest.raises(error, match=says):
             process.load()
         assert wait_until(lambda: process.exited)
         assert says in process.last_error()
@@ -335,7 +342,7 @@ def test_a_bad_device_is_named(settings):
     """08 RUN-12."""
     with (
         RunnerProcess("tiny", settings, options=LoadOptions(device="cuda:7")) as process,
-        pytest.raises(LoadError, match="cuda:7"),
+        pytest.raises(MachineError, match="cuda:7"),
     ):
         process.load()
 

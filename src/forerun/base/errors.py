@@ -50,7 +50,20 @@ class BusyError(ForerunError):
 
 
 class LoadError(ForerunError):
-    """A model cannot be loaded; the message names the config field, tensor or device."""
+    """A model cannot be loaded as it is; the message names the config field, tensor or file.
+
+    Whoever made the model can mend it, and no machine loads it before.
+    """
+
+    status = 400
+
+
+class MachineError(LoadError):
+    """A load that fails here, and for all we know not because of the model: no such device, too
+    little memory, a damaged store, a bug of ours.
+    """
+
+    status = 500
 
 
 class DamagedModelError(ForerunError):

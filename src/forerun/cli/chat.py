@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import click
 
+from forerun.base.errors import ForerunError
 from forerun.base.options import OptionValue
 from forerun.base.units import format_seconds
 from forerun.cli.places import OpenModel
@@ -59,7 +60,8 @@ class Screen:
         self._text: list[str] = []
         self._calls: list[ToolCall] = []
         self._apart = True  # whether the answer stands apart from the thinking
-        self._at_line_start = True
+        self._at_line_start = True  # of standard output
+        self._mid_thought = False  # on a line of standard error that thinking began
 
     def show(self, chunk: Chunk) -> None:
         """Its thinking first, then its text, then its calls."""
@@ -68,9 +70,10 @@ class Screen:
         self._calls += chunk.tool_calls
         if chunk.thinking and not self._hide_thinking:
             self._apart = False
+            self._mid_thought = not chunk.thinking.endswith("\n")
             click.secho(chunk.thinking, dim=True, err=True, nl=False)
         if not self._apart and (chunk.text.strip() or chunk.tool_calls):
-            self._apart = True
+            self._apart, self._mid_thought = True, False
             click.echo("\n", err=True)
         if chunk.text:
             self._at_line_start = chunk.text.endswith("\n")
@@ -79,6 +82,18 @@ class Screen:
             line = encode_line(call).decode()
             write_now(line if self._at_line_start else f"\n{line}")
             self._at_line_start = True
+
+    def end(self, *, broken_off: bool) -> None:
+        """Nothing more is shown: what comes next on standard error has a line of its own.
+
+        broken_off  by an error, which a terminal would show behind half a line of text
+        """
+        if self._mid_thought:
+            self._mid_thought = False
+            click.echo(err=True)
+        if broken_off and not self._at_line_start:
+            self._at_line_start = True
+            write_now("\n")
 
     def message(self) -> Message:
         """What was shown, as a turn of the conversation."""
@@ -92,6 +107,7 @@ class Screen:
 
 def answer(model: OpenModel, request: CompletionRequest, screen: Screen) -> Done | None:
     """Show one answer as it comes; how it ended, unless Ctrl-C stopped it."""
+    broken_off = False
     try:
         with closing(model.complete(request)) as events, closing(PromptBar()) as bar:
             for event in events:
@@ -104,6 +120,11 @@ def answer(model: OpenModel, request: CompletionRequest, screen: Screen) -> Done
                 screen.show(event)
     except KeyboardInterrupt:
         return None
+    except ForerunError:
+        broken_off = True
+        raise
+    finally:
+        screen.end(broken_off=broken_off)
     raise AssertionError("an answer ends with Done or with an error")
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from forerun.base.errors import LAST_WORDS, ForerunError, LoadError
+from forerun.base.errors import LAST_WORDS, ForerunError, MachineError
 from forerun.base.logs import configure, logger
 from forerun.runner.request import LoadRequest
 from forerun.settings import Settings
@@ -60,7 +60,9 @@ def _listening(path: Path) -> socket.socket:
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise LoadError(f"cannot listen at {str(path)!r}: {error}; choose another path") from None
+        raise MachineError(
+            f"cannot listen at {str(path)!r}: {error}; choose another path"
+        ) from None
     path.chmod(0o600)
     listener.listen()
     return listener

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from forerun.base.errors import LoadError, NotFoundError
 from forerun.base.logs import event, logger
 from forerun.engine.thread import DeviceThread
 from forerun.runner.request import LoadRequest
@@ -34,8 +35,11 @@ def load(
     started = time.monotonic()
     stored = Store(request.models).get(ModelName.parse(request.name))
     loading = thread.submit(lambda: _load_engine(stored, request, progress))
-    text = load_text(stored)
-    engine = loading.result()
+    try:
+        text = load_text(stored)
+        engine = loading.result()
+    except NotFoundError as error:  # one of its own files: the model itself is here
+        raise LoadError(str(error)) from None
     from forerun.engine.memory import release_freed
     from forerun.runner.service import ServedModel, Service
 

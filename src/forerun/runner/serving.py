@@ -59,7 +59,7 @@ class Runner:
             self.service = load(self._request, self._thread, self.state.progress)
             self.state.ready(self.service.status())
         except ForerunError as error:
-            self.state.fail(one_line(error))
+            self.state.fail(one_line(error), status=error.status)
         except Exception as error:
             log.exception("the load failed")
             self.state.fail(str(internal(error)), out_of_memory=_ran_out(error))

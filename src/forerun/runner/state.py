@@ -26,8 +26,11 @@ class LoadState:
     def ready(self, status: RunnerStatus) -> None:
         self._set(status)
 
-    def fail(self, reason: str, *, out_of_memory: bool = False) -> None:
-        self._set(RunnerStatus(state="failed", reason=reason, out_of_memory=out_of_memory))
+    def fail(self, reason: str, *, status: int = 500, out_of_memory: bool = False) -> None:
+        """`status` is that of the error."""
+        self._set(
+            RunnerStatus(state="failed", reason=reason, status=status, out_of_memory=out_of_memory)
+        )
 
     async def changes(self) -> AsyncIterator[RunnerStatus]:
         """The state now and at every change until the load is over; states in between may be

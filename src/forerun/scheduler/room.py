@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forerun.base.errors import LoadError
+from forerun.base.errors import MachineError
 from forerun.scheduler.devices import Device, Devices, overhead, pick
 from forerun.scheduler.estimate import (
     CPU_CHUNK,
@@ -83,7 +83,7 @@ class RoomMaker:
     async def make(self, job: LoadJob, facts: ModelFacts) -> Place:
         """Where the model goes, with room for it there.
 
-        Raises LoadError naming need and room if it cannot fit, NobodyWaitsError.
+        Raises MachineError naming need and room if it cannot fit, NobodyWaitsError.
         """
         gated: list[LoadedRunner] = []
         try:
@@ -155,11 +155,11 @@ class RoomMaker:
         return sum(each.promised for each in self._residency if each.place.device == device)
 
     def _victims(self, survey: _Survey, name: str) -> Sequence[LoadedRunner]:
-        """Of whom one has to go; nobody if the model fits. LoadError if it never will."""
+        """Of whom one has to go; nobody if the model fits. MachineError if it never will."""
         need, room = survey.place.need, survey.room
         verdict = decide(need, room)
         if verdict == "refuse":
-            raise LoadError(refusal(name, need, room, device=survey.place.device))
+            raise MachineError(refusal(name, need, room, device=survey.place.device))
         if verdict == "evict":
             return survey.beside
         return list(self._residency) if len(self._residency) >= survey.most else ()

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from forerun.base.errors import BusyError, ForerunError, LoadError, RunnerError
+from forerun.base.errors import (
+    STATUS_TO_ERROR,
+    BusyError,
+    ForerunError,
+    LoadError,
+    MachineError,
+    RunnerError,
+)
 from forerun.protocol.status import RunnerStatus
 from forerun.scheduler.async_connection import AsyncConnection
 from forerun.scheduler.connection import Connection
@@ -33,7 +40,7 @@ SOCKET_PATH_BYTES = 103  # macOS takes so many, Linux four more
 SHORT_FOLDER = "/tmp"
 
 
-class OutOfMemoryError(LoadError):
+class OutOfMemoryError(MachineError):
     """A load for which there was not enough memory; with more of it free it may work."""
 
 
@@ -81,8 +88,8 @@ class RunnerProcess:
     ) -> RunnerStatus:
         """Start the process and wait until the model is ready, reporting every change of state.
 
-        Raises LoadError with the runner's reason, OutOfMemoryError if that is it, RunnerError if it
-        ends or stalls. Called once; after `close` it refuses.
+        Raises what the runner's reason is an error of: LoadError, MachineError, OutOfMemoryError or
+        NotFoundError; RunnerError if it ends or stalls. Called once; after `close` it refuses.
         """
         child, connection = self._spawn()
         if not _first_line(child, stall_s):
@@ -90,7 +97,7 @@ class RunnerProcess:
         for status in connection.watch(stall_s):
             report(status)
             if status.state == "failed":
-                raise (OutOfMemoryError if status.out_of_memory else LoadError)(status.reason)
+                raise _failure(status)
             if status.state == "ready":
                 return status
         raise RunnerError(f"the runner failed: {child.last_error()}")
@@ -179,6 +186,15 @@ class RunnerProcess:
         if self._cut:
             return BusyError("the model was unloaded before its answer was complete; ask again")
         return RunnerError(f"the runner failed: {self.last_error()}")
+
+
+def _failure(status: RunnerStatus) -> ForerunError:
+    """Why a load failed, as the error that has the runner's status."""
+    if status.out_of_memory:
+        return OutOfMemoryError(status.reason)
+    if status.status == LoadError.status:
+        return LoadError(status.reason)
+    return STATUS_TO_ERROR.get(status.status, MachineError)(status.reason)
 
 
 def _first_line(child: ChildProcess, stall_s: float) -> bytes:

@@ -85,7 +85,7 @@ class Scheduler:
 
         Two names of one manifest share a process. Only a larger num_ctx or another device reloads
         a model, once it is idle. Raises NotFoundError, BusyError when the queue is full or the
-        scheduler is closed, LoadError or RunnerError.
+        scheduler is closed, StoreError, LoadError or RunnerError.
         """
         self._refuse_if_closed()
         turn = self._turns.enter()

@@ -1,12 +1,13 @@
 """An answer as it is shown, piece by piece: thinking, text and calls of tools."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Generator
 
 import pytest
 
-from forerun.base.errors import RequestError
+from forerun.base.errors import ForerunError, RequestError, RunnerError
 from forerun.cli.chat import Chat, Screen, answer, described
 from forerun.cli.run import parse_think
 from forerun.protocol.events import Chunk, Done, Figures, Progress
@@ -58,6 +59,58 @@ class Reading:
         yield Progress(processed=self._total // 4, total=self._total)
         yield Chunk(text="hello")
         yield Done(reason="stop", figures=FIGURES)
+
+
+class Saying:
+    """A model that says these pieces, and then is cut off or fails."""
+
+    gone = False
+
+    def __init__(self, *chunks: Chunk, fails: BaseException | None = None) -> None:
+        self._chunks = chunks
+        self._fails = fails
+
+    def complete(
+        self, _request: CompletionRequest
+    ) -> Generator[Progress | Chunk | Done, None, None]:
+        yield from self._chunks
+        if self._fails is not None:
+            raise self._fails
+        yield Done(reason="length", figures=FIGURES)
+
+
+@pytest.mark.parametrize("fails", [None, RunnerError("gone"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    ("chunks", "left"),
+    [
+        ([Chunk(thinking="why"), Chunk(thinking=" not")], "why not\n"),
+        ([Chunk(thinking="why\n")], "why\n"),
+        ([Chunk(thinking="why"), Chunk(text="\n")], "why\n"),
+        ([Chunk(thinking="why"), Chunk(text="so.\n")], "why\n\n"),
+        ([Chunk(text="so.\n")], ""),
+        ([], ""),
+    ],
+)
+def test_thinking_that_was_cut_off_leaves_standard_error_at_a_new_line(
+    capsys, chunks: list[Chunk], left: str, fails: BaseException | None
+) -> None:
+    """However the answer ends; the figures of --verbose or an error come next there."""
+    asked = CompletionRequest(prompt="x")
+    with contextlib.suppress(ForerunError):
+        answer(Saying(*chunks, fails=fails), asked, Screen(hide_thinking=False))
+    assert capsys.readouterr().err == left
+    with contextlib.suppress(ForerunError):
+        answer(Saying(*chunks, fails=fails), asked, Screen(hide_thinking=True))
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_does_not_stand_behind_half_a_line(capsys) -> None:
+    """In a terminal both streams are one; a complete answer gets its newline from the command."""
+    for fails, out in ((None, "half"), (RunnerError("gone"), "half\n")):
+        with contextlib.suppress(ForerunError):
+            model = Saying(Chunk(text="half"), fails=fails)
+            answer(model, CompletionRequest(prompt="x"), Screen(hide_thinking=False))
+        assert capsys.readouterr().out == out
 
 
 @pytest.mark.parametrize(("total", "terminal"), [(2000, True), (2000, False), (100, True)])

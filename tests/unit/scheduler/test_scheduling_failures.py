@@ -10,7 +10,14 @@ import torch
 
 from fixtures.fake_runners import KILLED, OUT_OF_MEMORY, FakeDevices
 from fixtures.scheduling import Nothing, settle
-from forerun.base.errors import ForerunError, LoadError, RunnerError
+from forerun.base.errors import (
+    ForerunError,
+    LoadError,
+    MachineError,
+    NotFoundError,
+    RunnerError,
+    UnsupportedError,
+)
 from forerun.protocol.status import Memory, RunnerStatus
 from forerun.runner import loading
 from forerun.runner.request import LoadRequest
@@ -117,22 +124,31 @@ def test_a_model_that_cannot_be_loaded_evicts_nobody(scheduled):
     scheduled(story)
 
 
-@pytest.mark.parametrize(("flag", "error"), [(True, OutOfMemoryError), (False, LoadError)])
-def test_what_a_runner_says_of_memory_is_raised_as_that(monkeypatch, flag, error):
-    """08 SCH-6: by a field of its state and not by its words."""
+@pytest.mark.parametrize(
+    ("flag", "status", "error"),
+    [
+        (True, 500, OutOfMemoryError),
+        (False, 500, MachineError),
+        (False, 400, LoadError),
+        (False, 404, NotFoundError),
+        (False, 501, UnsupportedError),
+    ],
+)
+def test_what_a_runner_says_of_its_failure_is_raised_as_that(monkeypatch, flag, status, error):
+    """08 SCH-6, API-14: by fields of its state and not by its words."""
 
     class Said:
         def lines(self):
             return [b"listening"]
 
         def watch(self, _stall_s):
-            yield RunnerStatus(state="failed", reason="no room", out_of_memory=flag)
+            yield RunnerStatus(state="failed", reason="no room", status=status, out_of_memory=flag)
 
     process = RunnerProcess("a", Nothing())
     monkeypatch.setattr(process, "_spawn", lambda: (Said(), Said()))
-    with pytest.raises(LoadError, match="no room") as caught:
+    with pytest.raises(ForerunError, match="no room") as caught:
         process.load()
-    assert type(caught.value) is error
+    assert (type(caught.value), caught.value.status) == (error, status)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.fake_runners import FakeDevices, FakeRunners
 from fixtures.scheduling import settle
-from forerun.base.errors import LoadError
+from forerun.base.errors import MachineError
 from forerun.base.units import GIB, MIB
 from forerun.protocol.status import Memory
 from forerun.scheduler.devices import Device
@@ -149,7 +149,7 @@ def test_a_model_that_does_not_fit_is_refused_before_anything_starts(scheduled):
     """08 FIT-3."""
 
     async def story(world):
-        with pytest.raises(LoadError, match=r"needs .* on cpu and 1\.0 MB is available"):
+        with pytest.raises(MachineError, match=r"needs .* on cpu and 1\.0 MB is available"):
             await world.ask("a")
         assert world.runners.made == []
 
@@ -232,7 +232,7 @@ def test_a_model_on_another_device_is_not_in_the_way(scheduled):
 
     async def story(world):
         await world.ask("a", LoadOptions(device="cpu"))
-        with pytest.raises(LoadError, match="cuda:0"):
+        with pytest.raises(MachineError, match="cuda:0"):
             await world.ask("b")
         assert await world.loaded() == ["a"]
 
@@ -270,7 +270,7 @@ def test_memory_that_never_shows_is_not_waited_for_long(scheduled):
     async def story(world):
         await world.ask("a")
         devices.figures = lambda: gpu(10 * MIB)
-        with pytest.raises(LoadError, match="cuda:0"):
+        with pytest.raises(MachineError, match="cuda:0"):
             await world.ask("b")
 
     scheduled(story, runners=runners, devices=devices, freed_wait_s=0.05)
@@ -282,7 +282,7 @@ def test_a_gpu_needs_room_for_its_libraries_too(scheduled, free, fits):
 
     async def story(world):
         if not fits:
-            with pytest.raises(LoadError, match="cuda:0"):
+            with pytest.raises(MachineError, match="cuda:0"):
                 await world.ask("a")
             return
         await world.ask("a")

@@ -68,10 +68,10 @@ class Distribution:
         return self.probs_for_ids(tokens[:, None]).squeeze(-1)
 
     def probs_for_ids(self, ids: Tensor) -> Tensor:
-        """The same for several tokens a row; [rows, n] int64 to [rows, n]."""
+        """The same for several tokens a row; [rows, n] int64 to [rows, n]. NO_TOKEN has none."""
         check_ids(ids)
         if self.ids is None:
-            return self.probs.gather(-1, ids)
+            return self.probs.gather(-1, ids.clamp_min(0)) * (ids != NO_TOKEN)
         if ids.shape[-1] * self.ids.shape[-1] > _COMPARED_AT_ONCE:
             return self._probs_by_search(ids, self.ids)
         found = ids[:, :, None] == self.ids[:, None, :]

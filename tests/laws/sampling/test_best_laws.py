@@ -95,6 +95,7 @@ def test_the_deciding_logits_make_the_distribution_that_all_make(data, options, 
     vocab = form["vocab"]
     made = sampler(vocab, CONTEXT)
     made.add(0, options, history(data, vocab))
+    made.commit(0, history(data, vocab))
     drafts = torch.tensor(history(data, vocab)[:4], dtype=torch.int64)
     rows = data.draw(st.integers(1, len(drafts) + 1))
     count = made.deciding(0, len(drafts))

@@ -61,7 +61,9 @@ def proposed(data, depth):
 def test_a_round_comes_to_what_the_tensors_say(scores, options, data):
     """DST-2, PEN-1: for greedy, seeded and unseeded requests, any filters and penalties."""
     sampler = Sampler(vocab_size=VOCABULARY, context_length=100, device=CPU)
-    sampler.add(0, options, data.draw(st.lists(st.integers(0, USED - 1), max_size=6)))
+    used = st.lists(st.integers(0, USED - 1), max_size=6)
+    sampler.add(0, options, data.draw(used))
+    sampler.commit(0, data.draw(used))  # windows that begin anywhere in their ring
     depth = len(scores) - 1
     proposal = proposed(data, depth)
     best = best_of(torch.tensor(scores).float(), sampler.deciding(0, depth))

@@ -4,13 +4,16 @@ import dataclasses
 import math
 
 import pytest
+from torch.nn import functional
 
 from fixtures.scripted_drafter import ScriptedDrafter, drafting_with
-from fixtures.toy import ToyTarget, ask, continued, endless, loaded_toy
+from fixtures.toy import VOCABULARY, ToyTarget, ask, continued, endless, loaded_toy
 from forerun.base.errors import DamagedModelError
 from forerun.contract.model import Best
 from forerun.kernels.output_head import reference
+from forerun.sampling.distribution import Distribution
 from forerun.sampling.options import SamplingOptions
+from forerun.sampling.refusals import NoAllowedTokenError
 
 PROMPT = [1, 2, 3]
 PLAIN = SamplingOptions(temperature=0.0, repeat_last_n=0)
@@ -42,12 +45,18 @@ class RankingDamagedTarget(DamagedTarget):
         return Best(*reference.best(hidden, count))
 
 
-def answer(target, sampling, depth):
+def dense(drafts):
+    """Certain of each draft, in rows that the tensors judge."""
+    return Distribution(functional.one_hot(drafts, VOCABULARY).float())
+
+
+def answer(target, sampling, depth, rows=None):
     """What was handed out, and the error."""
     sequence = continued(PROMPT, 40)
     loaded = loaded_toy(target)
     if depth:
         drafter = ScriptedDrafter(lambda known, most: sequence[len(known) : len(known) + most])
+        drafter.rows = rows or drafter.rows
         loaded = drafting_with(loaded, drafter, depth=depth)
         sampling = dataclasses.replace(sampling, draft="lookup")
     sink = ask(loaded, PROMPT, 20, sampling=sampling)
@@ -56,10 +65,19 @@ def answer(target, sampling, depth):
 
 @pytest.mark.parametrize("kind", [DamagedTarget, RankingDamagedTarget])
 @pytest.mark.parametrize("sampling", EVERY_KIND, ids=str)
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("depth", [0, 1, 3, 4])
-def test_the_text_before_it_is_whole_and_the_model_is_named(kind, sampling, value, depth):
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (math.nan, DamagedModelError),
+        (math.inf, DamagedModelError),
+        (-math.inf, NoAllowedTokenError),
+    ],
+)
+@pytest.mark.parametrize(("depth", "rows"), [(0, None), (1, None), (3, dense), (4, None)])
+def test_the_text_before_it_is_whole_and_the_model_is_named(
+    kind, sampling, value, error, depth, rows
+):
     """Wherever in a round it falls; drafts that the damaged row would judge are not handed out."""
     for at in range(len(PROMPT) - 1, len(PROMPT) + 9):
         want = continued(PROMPT, at + 1)[len(PROMPT) :]
-        assert answer(kind(at, value), sampling, depth) == (want, DamagedModelError)
+        assert answer(kind(at, value), sampling, depth, rows) == (want, error)

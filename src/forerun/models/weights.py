@@ -96,13 +96,6 @@ class Weights:
             raise LoadError(f"{_in_words(name)} is missing: the checkpoint has no tensor {name}")
         return self._unpicked[name]
 
-    def linear(self, inputs: int, *parts: tuple[str, int], biased: bool = False) -> Projection:
-        """The linear at each path, with that many outputs, fused by rows in the order given.
-
-        Parts whose formats differ stay side by side (LIN-6).
-        """
-        return self.projection(self.pick(inputs, *parts, biased=biased))
-
     def head(self, inputs: int, path: str, rows: int, *, dtype: torch.dtype, fused: bool) -> Linear:
         """The output head at `path`. dtype: of what it is given, where it is quantised."""
         (picked,) = self.pick(inputs, (path, rows))
@@ -145,7 +138,10 @@ class Weights:
         return joined.flatten(0, 2)
 
     def projection(self, picked: list[LinearWeights]) -> Projection:
-        """What was picked as one projection. Empties the list, so that sources go one by one."""
+        """What was picked as one projection; parts whose formats differ stay side by side (LIN-6).
+
+        Empties the list, so that sources go one by one.
+        """
         linears = []
         while picked:
             run, *_ = fusable_runs([part.weight for part in picked])

@@ -54,14 +54,11 @@ class RopeParameters:
     max_context: int | None = None  # dynamic: frequencies would change beyond it (ROP-4)
 
 
-def from_config(config: Fields, head_dim: int, kind: str | None = None) -> RopeParameters:
-    """Read the parameters from a config.json, `text_config` before the top level.
-
-    kind  the layer kind, for families whose `rope_parameters` are nested by it
-    """
+def from_config(config: Fields, head_dim: int) -> RopeParameters:
+    """Read the parameters from a config.json, `text_config` before the top level."""
     text = config.get("text_config")
     around = {**config, **_given(text)} if isinstance(text, Mapping) else config
-    reader = _Reader(_stated(around, kind), around)
+    reader = _Reader(_stated(around), around)
     name = reader.kind()
     dim = int(head_dim * reader.number("partial_rotary_factor", 1.0))
     if dim < 2 or dim % 2 or dim > head_dim:
@@ -82,7 +79,7 @@ def _given(fields: Fields) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _stated(config: Fields, kind: str | None) -> Fields:
+def _stated(config: Fields) -> Fields:
     """The object that describes the rope: the newer `rope_parameters`, else `rope_scaling`."""
     place = "rope_parameters"
     found = config.get(place)
@@ -94,15 +91,12 @@ def _stated(config: Fields, kind: str | None) -> Fields:
     if not isinstance(found, Mapping):
         raise LoadError(f"config.json sets {place} to {found!r}; it must be an object")
     nested = [name for name, value in found.items() if isinstance(value, Mapping)]
-    if not nested:
-        return _given(found)
-    part = found.get(kind) if kind is not None else None
-    if not isinstance(part, Mapping):
+    if nested:
         raise LoadError(
             f"config.json has {place} for layer kinds {', '.join(nested)} and none for "
-            f"{'a model of one kind' if kind is None else kind}"
+            "a model of one kind"
         )
-    return _given(part)
+    return _given(found)
 
 
 def _scaling(kind: str, reader: "_Reader") -> Linear | Llama3 | Yarn | None:

@@ -130,7 +130,7 @@ def test_integers_without_a_scale_are_refused(tmp_path: Path) -> None:
     """LOD-7: a weight is present or it is not; half of a quantised one is an error."""
     weights = open_weights(tmp_path, {"q.weight": torch.zeros(2, 2, dtype=torch.int8)})
     with pytest.raises(LoadError, match=r"q\.weight holds torch\.int8 values without a scale"):
-        weights.linear(2, ("q", 2))
+        weights.pick(2, ("q", 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool])
@@ -151,10 +151,10 @@ def test_shapes_are_checked_before_memory_is_taken(tmp_path: Path, name: str) ->
     weights = open_weights(tmp_path, tensors | {f"{part}.bias": torch.zeros(2) for part in "qkv"})
     parts = [(part, 2**62 if part == name else 2) for part in "qkv"]
     with pytest.raises(LoadError, match=rf"tensor {name}\.bias has shape \[2\]"):
-        weights.linear(2, *parts)
+        weights.pick(2, *parts)
     unbiased = open_weights(tmp_path, tensors)
     with pytest.raises(LoadError, match=rf"tensor {name}\.weight has shape \[2, 2\]"):
-        unbiased.linear(2, *parts)
+        unbiased.pick(2, *parts)
 
 
 def test_weights_are_cast_to_the_dtype_of_activations(tmp_path: Path) -> None:

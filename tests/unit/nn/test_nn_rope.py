@@ -166,8 +166,8 @@ def test_nothing_stated_is_plain_rope_over_the_whole_head() -> None:
     assert from_config({}, 64) == RopeParameters("default", 64, 10000.0)
 
 
-def test_parameters_nested_by_layer_kind() -> None:
-    """ROP-1: what a kind leaves out, the top level answers."""
+def test_parameters_nested_by_layer_kind_are_not_those_of_a_model_of_one_kind() -> None:
+    """ROP-1"""
     config = {
         "rope_theta": 50.0,
         "rope_parameters": {
@@ -175,13 +175,8 @@ def test_parameters_nested_by_layer_kind() -> None:
             "sliding_attention": {"rope_theta": 20.0},
         },
     }
-    assert from_config(config, 8, "full_attention") == RopeParameters(
-        "linear", 8, 50.0, Linear(8.0)
-    )
-    assert from_config(config, 8, "sliding_attention") == RopeParameters("default", 8, 20.0)
-    for kind in (None, "chunked_attention"):
-        with pytest.raises(LoadError, match="full_attention, sliding_attention"):
-            from_config(config, 8, kind)
+    with pytest.raises(LoadError, match="full_attention, sliding_attention"):
+        from_config(config, 8)
 
 
 def test_dynamic_limits_the_context() -> None:

@@ -1,7 +1,6 @@
-"""Norms over the last dimension, computed in float32."""
+"""The norm of models over the last dimension, computed in float32."""
 
 from torch import Tensor
-from torch.nn import functional
 
 from forerun.kernels.select import KernelChoice, rms_norm
 
@@ -40,18 +39,3 @@ class RMSNorm:
     def nbytes(self) -> int:
         """Bytes of parameters held."""
         return 0 if self._weight is None else self._weight.nbytes
-
-
-class LayerNorm:
-    """Mean and variance norm with weight and bias (LIN-7)."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None, eps: float) -> None:
-        self._weight, self._bias, self._eps = weight, bias, eps
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """[..., dim] to the same shape and dtype."""
-        return functional.layer_norm(x, self._weight.shape, self._weight, self._bias, self._eps)
-
-    @property
-    def nbytes(self) -> int:
-        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)

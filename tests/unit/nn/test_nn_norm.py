@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from forerun.kernels.select import KernelChoice
-from forerun.nn.norm import LayerNorm, RMSNorm
+from forerun.nn.norm import RMSNorm
 
 CHOICES = [KernelChoice(), KernelChoice(cpu_kernels=False)]
 
@@ -33,16 +33,6 @@ def test_a_weight_for_each_head() -> None:
         torch.testing.assert_close(got[:, :, head], RMSNorm(weight[head], 1e-6)(x[:, :, head]))
 
 
-def test_layer_norm_has_weight_bias_and_an_eps_of_its_own() -> None:
-    """LIN-7"""
-    x, weight, bias = torch.randn(4, 8), torch.randn(8), torch.randn(8)
-    centred = x - x.mean(-1, keepdim=True)
-    want = centred / (centred.square().mean(-1, keepdim=True) + 0.5).sqrt() * weight
-    torch.testing.assert_close(LayerNorm(weight, bias, 0.5)(x), want + bias)
-    torch.testing.assert_close(LayerNorm(weight, None, 0.5)(x), want)
-
-
 def test_bytes_are_those_of_the_weights() -> None:
     assert RMSNorm(None, 1e-6).nbytes == 0
     assert RMSNorm(torch.zeros(8), 1e-6).nbytes == 32
-    assert LayerNorm(torch.zeros(8), torch.zeros(8), 1e-6).nbytes == 64

@@ -140,7 +140,7 @@ class Mlp:
 
     def __init__(
         self, gate_up: Projection, down: Projection, activation: Callable[[Tensor], Tensor]
-    ):
+    ) -> None:
         self._gate_up, self._down, self._activation = gate_up, down, activation
 
     def __call__(self, x: Tensor) -> Tensor:

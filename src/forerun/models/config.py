@@ -72,9 +72,11 @@ class ConfigReader:
     def number(self, name: str, default: float | None = None) -> float:
         """A finite number above 0. Without a default the field is required."""
         place, value = self._find(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(place, value, "a number above 0")
-        if not 0 < value <= sys.float_info.max:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not 0 < value <= sys.float_info.max
+        ):
             raise self._wrong(place, value, "a number above 0")
         return float(value)
 
@@ -118,12 +120,11 @@ class ConfigReader:
             raise self._wrong(self._find(name)[0], word, f"one of {', '.join(sorted(served))}")
         return word
 
-    def only_words(self, name: str, served: Collection[str]) -> tuple[str, ...] | None:
-        """A list of words that pick code, each one of `served` (CON-14)."""
+    def only_words(self, name: str, served: Collection[str]) -> None:
+        """Stop at a list of words that pick code unless each is one of `served` (CON-14)."""
         words = self.words(name)
         if words is not None and not set(words) <= set(served):
             raise self._wrong(self._find(name)[0], words, f"a list of {', '.join(served)}")
-        return words
 
     def refuse(self, name: str, *, unless: Collection[object] = (False,), why: str = "") -> None:
         """Stop at a field that would change the numbers and is not implemented (CON-14)."""

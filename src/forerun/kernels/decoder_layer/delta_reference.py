@@ -1,4 +1,4 @@
-"""A decoder layer of gated MLP and gated delta rule in plain torch: what one C++ call means.
+"""A decoder layer of the gated delta rule in plain torch: what one C++ call means.
 
 Computed in float32 over dequantised weights; nothing is rounded but by that (06 QWN-7 to QWN-10).
 """

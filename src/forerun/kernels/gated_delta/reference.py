@@ -121,7 +121,7 @@ def unit(rows: Tensor) -> Tensor:
 
 
 def decisions(gates: Tensor, step_bias: Tensor, log_decay: Tensor) -> tuple[Tensor, Tensor]:
-    """How much of the state is kept, and of the new value taken: decay, beta [..., Hv] (QWN-10).
+    """How much of the state is kept, and of the new value taken: decay, beta [..., Hv] (QWN-9).
 
     gates  [..., 2 * Hv] float32, of beta, then of alpha: a decay near 1 that is rounded to bfloat16
            loses the layer's long memory

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.tiny import tiny_store
-from forerun.base.errors import NotFoundError, RequestError, UnsupportedError
+from fixtures.remade import remade
+from fixtures.tiny import Family, tiny_store
+from forerun.base.errors import NotFoundError, RequestError
 from forerun.protocol.training import TrainedHead, TrainRequest
 from forerun.scheduler.training import run_training
 from forerun.settings import Settings
@@ -34,11 +35,17 @@ def _variables(models: Path) -> dict[str, str]:
     }
 
 
-def _train(models: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _train(
+    models: Path, folder: Path, *arguments: str, before: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`before`: a folder of modules that are found before ours."""
+    variables = _variables(models)
+    if before is not None:
+        variables["PYTHONPATH"] = f"{before}{os.pathsep}{variables['PYTHONPATH']}"
     command = [sys.executable, "-m", "forerun", "train-draft", "tiny", *arguments]
     return subprocess.run(
         [*command, "--budget-minutes", "0.02", "--device", "cpu"],
-        env=_variables(models),
+        env=variables,
         capture_output=True,
         text=True,
         cwd=folder,
@@ -99,14 +106,47 @@ def test_a_stopped_training_goes_on_in_another_process(models: Path, tmp_path: P
     assert not (tmp_path / "head" / "unfinished").exists()
 
 
-def test_what_cannot_be_trained_says_so(tmp_path: Path) -> None:
-    tiny_store(tmp_path / "models", "gemma3", name="other")
-    settings = Settings.from_environment(_variables(tmp_path / "models"))
-    for name, error in (("other", UnsupportedError), ("missing", NotFoundError)):
-        with pytest.raises(error, match={"other": "gemma3"}.get(name, name)):
-            list(
-                run_training(TrainRequest(name=name, out=str(tmp_path / "h"), minutes=1), settings)
-            )
+def test_what_cannot_be_trained_says_so(models: Path, tmp_path: Path) -> None:
+    settings = Settings.from_environment(_variables(models))
+    out = str(tmp_path / "h")
+    with pytest.raises(NotFoundError, match="missing"):
+        list(run_training(TrainRequest(name="missing", out=out, minutes=1), settings))
     with pytest.raises(RequestError, match="mps"):
-        wrong = TrainRequest(name="other", out=str(tmp_path / "h"), minutes=1, device="mps")
-        list(run_training(wrong, settings))
+        list(run_training(TrainRequest(name="tiny", out=out, minutes=1, device="mps"), settings))
+
+
+FAMILIES: tuple[tuple[Family, str], ...] = (
+    ("gemma3", "Gemma3ForCausalLM"),
+    ("qwen3_moe", "Qwen3MoeForCausalLM"),
+    ("qwen3_5", "Qwen3_5ForCausalLM"),
+    ("qwen3_next", "Qwen3NextForCausalLM"),
+)
+
+
+@pytest.mark.parametrize(("family", "architecture"), FAMILIES)
+def test_a_model_whose_heads_are_not_trained_is_refused_before_any_work(
+    tmp_path: Path, family: Family, architecture: str
+) -> None:
+    """Not even torch is imported, which alone takes seconds; and nothing is left behind."""
+    tiny_store(tmp_path / "models", family)
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    (trap / "torch.py").write_text("raise SystemExit('torch was imported')")
+    done = _train(tmp_path / "models", tmp_path, "--out", "head", before=trap)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    trained = "LlamaForCausalLM and Qwen3ForCausalLM"
+    assert line == (
+        f"Error: this model is {architecture}; draft heads can be trained for {trained} alone"
+    )
+    assert not (tmp_path / "head").exists()
+
+
+def test_a_model_that_cannot_chat_is_refused_before_any_work(tmp_path: Path) -> None:
+    """What it would be trained on is written in chats."""
+    store = tiny_store(tmp_path / "models", "llama", name="chats")
+    remade(store, "chats", "tiny", files={"tokenizer_config.json": b"{}"})
+    done = _train(tmp_path / "models", tmp_path, "--out", "head")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "has no chat template" in done.stderr
+    assert not (tmp_path / "head").exists()

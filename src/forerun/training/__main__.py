@@ -14,6 +14,9 @@ from forerun.protocol.codec import decode, encode_line
 from forerun.protocol.events import Failed
 from forerun.protocol.training import TrainedHead, TrainEvent, TrainRequest, TrainStatus
 from forerun.settings import Settings
+from forerun.store.names import ModelName
+from forerun.store.store import Store
+from forerun.training.trainable import check_trainable
 
 log = logs.logger(__name__)
 
@@ -33,6 +36,7 @@ def main() -> int:
         logs.configure(settings.log or "warning", settings.log_format)
         request = decode(sys.stdin.buffer.readline(), TrainRequest)
         threading.Thread(target=_watch, args=(sys.stdin.fileno(),), daemon=True).start()
+        check_trainable(Store(settings.models).get(ModelName.parse(request.name)))
         # only now, so that a bad request is answered at once
         from forerun.training.job import train_head
 

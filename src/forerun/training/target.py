@@ -21,9 +21,9 @@ from forerun.quant.resolve import resolve
 from forerun.quant.stored import packed_weight
 from forerun.training.head import Beginnings, HeadShape
 from forerun.training.recipe import default_taps
+from forerun.training.trainable import LLAMA, QWEN3, architecture_of
 
-# Families whose decoder layers a head's own is like, with what their configs leave out.
-_FAMILIES = {"llama": llama.DEFAULTS, "qwen3": qwen3.DEFAULTS}
+_DEFAULTS = {LLAMA: llama.DEFAULTS, QWEN3: qwen3.DEFAULTS}  # what their configs leave out
 _LAST_NORMS = tuple(f"{at}norm.weight" for at in ("model.", "language_model.model.", ""))
 _GLOBAL_SCALES = (".global_scale", "_scale_2")  # after the name of a weight (LIN-1)
 _QUANTISED = ("_scale", "_qbias", *_GLOBAL_SCALES)
@@ -89,13 +89,9 @@ def load_target(
 
     work  a folder for the dequantised weights, which are written once
 
-    UnsupportedError for a family whose heads are not trained; LoadError as the loader says.
+    UnsupportedError for an architecture whose heads are not trained; LoadError as the loader says.
     """
-    stated = ConfigReader(config)
-    family = stated.word("model_type", "")
-    if family not in _FAMILIES:
-        known = " and ".join(_FAMILIES)
-        raise UnsupportedError(f"heads are trained for {known}; this model's type is {family!r}")
+    architecture = architecture_of(config)
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every shape, for 30 ms each
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -104,10 +100,10 @@ def load_target(
         _write_dense(config, files, dense, dtype)
     model = load_model(config, [dense], Placement(dtype, device))
     if not isinstance(model, TappedModel) or not isinstance(model, SharedTables):
-        raise UnsupportedError(f"a {family} model of this kind shows a draft none of its streams")
+        raise UnsupportedError(f"a {architecture} of this kind shows a draft none of its streams")
     taps = default_taps(model.facts.layers)
     model.tap(taps)
-    whole = stated.text().with_defaults(_FAMILIES[family])
+    whole = ConfigReader(config).text().with_defaults(_DEFAULTS[architecture])
     layers = read_shape(whole)
     theta = whole_head_rope(whole, layers.heads.dim).theta
     return Target(model, model, layers, theta, taps, _last_norm(dense))

@@ -48,7 +48,7 @@ def test_padding_changes_nothing_in_front_of_it(tmp_path: Path) -> None:
 
 
 def test_a_family_without_heads_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="gemma3"):
+    with pytest.raises(UnsupportedError, match="Gemma3ForCausalLM"):
         _load(tmp_path, "gemma3")
 
 

@@ -232,8 +232,11 @@ def test_states_of_several_sequences_are_written_row_by_row(tmp_path: Path) -> N
             assert torch.equal(model.unembed(hidden[row, : len(new)]), torch.cat(made))
 
 
-def test_no_new_rows_fold_what_is_pending(tmp_path: Path) -> None:
-    """01 REC-5, CNV-2: a driver's row without tokens leaves the state after the last round."""
+@torch.inference_mode()
+@pytest.mark.parametrize("rounds", [False, True])
+def test_no_new_rows_fold_what_is_pending(tmp_path: Path, rounds: bool) -> None:
+    """01 REC-5, CNV-2: a driver's row without tokens leaves the state after the last round; in a
+    round, which leaves no state at its end, where it is told to."""
     model = native_hybrid(tmp_path, **PURE)
     caches, plain = fresh(model), fresh(model)
     for one in (caches, plain):
@@ -243,16 +246,22 @@ def test_no_new_rows_fold_what_is_pending(tmp_path: Path) -> None:
     captured.take()
     captured.restore(11)
     step(model, plain, TOKENS[9:11], 9)
+    if rounds:
+        Captured(caches, [12])
     writes = [cache.begin_write(3) for cache in recurrent(caches)]
     assert all(write.pending is not None for write in writes)
     ids = torch.zeros(1, 3, dtype=torch.int64)
-    with torch.inference_mode():
-        model.forward(Batch(ids, (11,), (0,), *batch_tensors(11, 0), writes=writes), caches)
+    model.forward(Batch(ids, (11,), (0,), *batch_tensors(11, 0), writes=writes), caches)
     want = states(plain)
     for at, write in enumerate(writes):
-        end = write.update.end
-        assert end is not None
-        assert same([end.conv, end.delta], want[2 * at : 2 * at + 2])
+        end, folded, (conv, delta) = write.update.end, write.folded, want[2 * at : 2 * at + 2]
+        if rounds:
+            assert end is None
+            assert folded is not None
+            assert torch.equal(folded, delta)
+        else:
+            assert end is not None
+            assert same([end.conv, end.delta], [conv, delta])
 
 
 def test_a_forward_that_breaks_off_leaves_no_write_open(

@@ -126,13 +126,15 @@ class ConfigReader:
         if words is not None and not set(words) <= set(served):
             raise self._wrong(self._find(name)[0], words, f"a list of {', '.join(served)}")
 
-    def refuse(self, name: str, *, unless: Collection[object] = (False,), why: str = "") -> None:
+    def refuse(self, name: str, *, unless: Collection[object] = (False,)) -> None:
         """Stop at a field that would change the numbers and is not implemented (CON-14)."""
         place, value = self._find(name)
         if value is None or value in unless:
             return
-        reason = why or "that is not implemented, and ignoring it would change the output"
-        raise LoadError(f"config.json sets {place} to {value!r}; {reason}")
+        raise LoadError(
+            f"config.json sets {place} to {value!r}; that is not implemented, and ignoring it "
+            "would change the output"
+        )
 
     def _find(self, name: str, default: object = None) -> tuple[str, object]:
         """Where the field stands, for messages, and its value; the innermost object wins."""

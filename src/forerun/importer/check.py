@@ -78,7 +78,6 @@ def check_pair(
     if found.architecture in ARCHITECTURES:
         check_eagle3(paper.config, paper.shapes, model, taps=taps)
         return
-    check_shapes(paper.config, paper.shapes, own_draft=False)
     checked(_vocabulary(target, model), _vocabulary(paper, on_paper(paper.config, paper.shapes)))
 
 

@@ -20,21 +20,20 @@ META = torch.device("meta")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def check_shapes(config: Mapping[str, object], shapes: Shapes, *, own_draft: bool = True) -> None:
+def check_shapes(config: Mapping[str, object], shapes: Shapes) -> None:
     """Build the model on no device. Raises LoadError naming the tensor or config field at fault.
 
-    shapes     of every tensor as a model sees it: a quantised one by the values that it stands for
-    own_draft  False where the checkpoint's own head would not be bound
+    shapes  of every tensor as a model sees it: a quantised one by the values that it stands for
 
     Tensors that the model does not ask for are listed in one warning.
     """
-    weights = PlannedWeights(config, shapes, own_draft=own_draft)
+    weights = PlannedWeights(config, shapes)
     _built(config, weights)
     weights.finish()
 
 
 def on_paper(config: Mapping[str, object], shapes: Shapes) -> TargetModel:
-    """The model on no device, without its own head, for a draft to be held against.
+    """One of a pair of target and draft on no device, without the head of its own.
 
     LoadError and `shapes` as in `check_shapes`; tensors that it does not ask for pass in silence.
     """

@@ -9,6 +9,7 @@ import torch
 
 from fixtures.checkpoints import edit_tensors
 from fixtures.eagle3 import TinyHead
+from fixtures.qwen import hybrid_folder
 from fixtures.tiny import tiny_folder
 from forerun.base.errors import RequestError
 from forerun.importer.create import create
@@ -81,6 +82,34 @@ def test_layers_that_a_head_cannot_read_are_refused(
             create_model(f"{text}PARAMETER draft_layers {layers}")
     with pytest.raises(RequestError, match="draft_layers 1 is for an EAGLE-3 head, which this m"):
         create_model("FROM tiny\nPARAMETER draft_layers 1")
+
+
+@pytest.mark.usefixtures("folder")
+def test_layers_that_the_base_names_count(tmp_path: Path, create_model: Create) -> None:
+    """EGL-3: a model over another one keeps its parameters, also for a draft of its own."""
+    HEAD.write(tmp_path / "draft")
+    create_model(TEXT + "PARAMETER draft_layers 2,0,1", "base")
+    replace(HEAD, taps=(0, 1, 9)).write(tmp_path / "other")
+    assert create_model("FROM base\nDRAFT other").parameters["draft_layers"] == "2,0,1"
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_trainers_keep_of_the_target_is_no_mistake(
+    tmp_path: Path, create_model: Create
+) -> None:
+    """EGL-6."""
+    HEAD.write(tmp_path / "draft", verifier_lm_head__weight=torch.zeros(3))
+    assert create_model(TEXT).draft is not None
+
+
+def test_the_own_head_of_a_model_that_is_a_draft_is_not_asked_for(
+    tmp_path: Path, create_model: Create
+) -> None:
+    """06 CON-5: nobody would bind it."""
+    hybrid_folder(tmp_path / "tiny")
+    draft = hybrid_folder(tmp_path / "draft", seed=5)
+    edit_tensors(draft, lambda held: {n: t for n, t in held.items() if n != "mtp.norm.weight"})
+    assert create_model(TEXT).draft is not None
 
 
 @pytest.mark.parametrize("over", ["folder", "model"])

@@ -252,3 +252,12 @@ def test_sampling_and_asking_never_make_the_host_wait(device, top_k):
         made.logprobs(0, logits, left)
         made.sample([0], logits[:1], [7])
     assert left.tolist()
+
+
+def test_no_token_has_no_probability_in_any_layout():
+    """ORD-9: a row's places that stand for nothing, asked of another's distribution."""
+    asked = torch.tensor([[NO_TOKEN, 0]])
+    dense = Distribution(torch.tensor([[0.75, 0.25]]))
+    sparse = Distribution(dense.probs, torch.tensor([[0, 1]]))
+    for rows in (dense, sparse):
+        assert rows.probs_for_ids(asked).tolist() == [[0, 0.75]]

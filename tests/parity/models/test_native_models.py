@@ -310,8 +310,10 @@ def test_taps_and_tables_show_what_drafts_need(tmp_path: Path) -> None:
 @torch.inference_mode()
 def test_a_tied_table_is_held_once(tmp_path: Path) -> None:
     """LIN-5: vectors come from the head's own copy, exact, and never from beside it."""
-    checkpoint = quantised(tmp_path, "llama", tie_word_embeddings=True)
+    checkpoint = quantised(tmp_path / "tied", "llama", tie_word_embeddings=True)
+    untied = quantised(tmp_path / "untied", "llama", tie_word_embeddings=False).load()
     model, dense = checkpoint.load(), checkpoint.dense()
+    assert model.facts.weight_bytes < untied.facts.weight_bytes
     assert isinstance(model, SharedTables)
     assert isinstance(dense, SharedTables)
     ids = torch.tensor([[0, 263], [5, 5]])

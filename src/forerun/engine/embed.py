@@ -11,6 +11,7 @@ from forerun.contract.batch import Batch
 from forerun.contract.model import WIDEST_ROUND, CacheOptions
 from forerun.engine.loaded import LoadedModel
 from forerun.engine.pooling import Pool
+from forerun.sampling.refusals import refuse_damaged
 
 
 def embed(
@@ -22,12 +23,14 @@ def embed(
     """The final hidden states pooled as the checkpoint says, cut to `dimensions`, of length 1.
 
     The model's own caches are not touched: a conversation that they hold stays. Raises
-    CancelledError before the first chunk and between chunks.
+    CancelledError before the first chunk and between chunks, DamagedModelError where it computes
+    what is no number.
     """
     pool = Pool(loaded.pooling)
     for hidden in _hidden(loaded, tokens, cancelled):
         pool.add(hidden)
     vector: list[float] = normalize(pool.vector()[:dimensions], dim=0).tolist()
+    refuse_damaged(sum(vector), "hidden states")  # NaN, where one of them is no finite number
     return vector
 
 

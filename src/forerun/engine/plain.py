@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from forerun.base.errors import DamagedModelError, ForerunError
 from forerun.contract.batch import Batch
 from forerun.contract.decoder import Run
 from forerun.contract.model import Forward, RankedLogits
@@ -40,13 +41,13 @@ class PlainDecoder:
         self._current: Tensor | Sequence[int] = prompt[-1:]  # drawn tokens stay on the device
         self.position = len(prompt) - 1  # where the current token will be written
         self._ahead: _Drawn | None = None  # drawn and not handed out
-        self._refused: NoAllowedTokenError | None = None  # what the next call has to raise
+        self._refused: ForerunError | None = None  # what the next call has to raise
 
     def next(self, remaining: int) -> Run:
         """One token. The last one of a budget is not run ahead of.
 
-        Raises NoAllowedTokenError after the last token that could be drawn was handed out, which
-        may have ended the text.
+        Raises NoAllowedTokenError or DamagedModelError after the last token that could be drawn was
+        handed out, which may have ended the text.
         """
         if self._refused is not None:
             raise self._refused
@@ -54,7 +55,7 @@ class PlainDecoder:
         if self._loaded.look_ahead and remaining > 1:
             try:
                 self._ahead = self._step()
-            except NoAllowedTokenError as error:
+            except (NoAllowedTokenError, DamagedModelError) as error:
                 self._refused = error
         return self._read(drawn)
 

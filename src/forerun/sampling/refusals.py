@@ -24,11 +24,14 @@ def damaged(score: float) -> bool:
     return not math.isfinite(score) and score != -math.inf
 
 
-def refuse_damaged(score: float) -> None:
-    """Raise DamagedModelError where a row's largest score is none that a sound model gives."""
+def refuse_damaged(score: float, what: str = "logits") -> None:
+    """Raise DamagedModelError where `what` holds a number that no sound model gives.
+
+    score   the largest of a row
+    """
     if damaged(score):
         raise DamagedModelError(
-            f"the model's logits hold {score}: its weights are damaged or its numbers overflow; "
+            f"the model's {what} hold {score}: its weights are damaged or its numbers overflow; "
             f"import it again, or take another checkpoint of it"
         )
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import threading
 
 import pytest
 from torch.nn import functional
@@ -10,6 +11,7 @@ from fixtures.scripted_drafter import ScriptedDrafter, drafting_with
 from fixtures.toy import VOCABULARY, ToyTarget, ask, continued, endless, loaded_toy
 from forerun.base.errors import DamagedModelError
 from forerun.contract.model import Best
+from forerun.engine.embed import embed
 from forerun.kernels.output_head import reference
 from forerun.sampling.distribution import Distribution
 from forerun.sampling.options import SamplingOptions
@@ -50,10 +52,10 @@ def dense(drafts):
     return Distribution(functional.one_hot(drafts, VOCABULARY).float())
 
 
-def answer(target, sampling, depth, rows=None):
+def answer(target, sampling, depth, rows=None, look_ahead=0):
     """What was handed out, and the error."""
     sequence = continued(PROMPT, 40)
-    loaded = loaded_toy(target)
+    loaded = loaded_toy(target, look_ahead=look_ahead)
     if depth:
         drafter = ScriptedDrafter(lambda known, most: sequence[len(known) : len(known) + most])
         drafter.rows = rows or drafter.rows
@@ -73,11 +75,28 @@ def answer(target, sampling, depth, rows=None):
         (-math.inf, NoAllowedTokenError),
     ],
 )
+@pytest.mark.parametrize("look_ahead", [0, 1])
 @pytest.mark.parametrize(("depth", "rows"), [(0, None), (1, None), (3, dense), (4, None)])
 def test_the_text_before_it_is_whole_and_the_model_is_named(
-    kind, sampling, value, error, depth, rows
+    kind, sampling, value, error, depth, rows, look_ahead
 ):
     """Wherever in a round it falls; drafts that the damaged row would judge are not handed out."""
     for at in range(len(PROMPT) - 1, len(PROMPT) + 9):
         want = continued(PROMPT, at + 1)[len(PROMPT) :]
-        assert answer(kind(at, value), sampling, depth, rows) == (want, error)
+        assert answer(kind(at, value), sampling, depth, rows, look_ahead) == (want, error)
+
+
+def test_nothing_is_kept_of_what_is_no_number():
+    """A sound prompt that begins as a damaged one does would begin with its rows."""
+    loaded = loaded_toy(DamagedTarget(len(PROMPT) + 2, math.nan))
+    damaged = ask(loaded, PROMPT, 20, sampling=PLAIN)
+    assert isinstance(damaged.error, DamagedModelError)
+    assert ask(loaded, PROMPT, 1, sampling=PLAIN).figures.cached_tokens == 0
+
+
+def test_a_vector_of_no_numbers_is_none():
+    """Nor is a reply of the runner's that says NaN, which is no JSON."""
+    loaded = loaded_toy(DamagedTarget(2, math.inf))
+    with pytest.raises(DamagedModelError, match="hidden states hold nan"):
+        embed(loaded, PROMPT, None, threading.Event())
+    assert len(embed(loaded, PROMPT[:2], None, threading.Event())) == VOCABULARY

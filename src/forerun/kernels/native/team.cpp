@@ -21,8 +21,18 @@ inline void pause() {
 
 }  // namespace
 
-Team::Team(int threads, bool steady)
-    : size_(threads < 1 ? 1 : threads), steady_(steady), alone_for_(kShortest) {
+bool Losses::alone(Clock::time_point now) const { return now < alone_until_; }
+
+void Losses::add(Clock::time_point now, Clock::duration waited, Clock::duration worked) {
+    lost_ = std::max(Clock::duration::zero(), lost_ + waited - worked);
+    if (lost_ < kLost) return;
+    lost_ = {};
+    if (now - alone_until_ > kLongest) alone_for_ = kShortest;
+    alone_until_ = now + alone_for_;
+    if (alone_for_ < kLongest) alone_for_ *= 2;
+}
+
+Team::Team(int threads, bool steady) : size_(threads < 1 ? 1 : threads), steady_(steady) {
     try {
         for (int number = 1; number < size_; ++number)
             members_.emplace_back([this, number] { member(number); });
@@ -49,7 +59,7 @@ int Team::active() const { return active_; }
 
 void Team::run(void (*work)(void*, int), void* context) {
     const Clock::time_point start = Clock::now();
-    active_ = start < alone_until_ ? 1 : size_;
+    active_ = losses_.alone(start) ? 1 : size_;
     if (active_ == 1) return work(context, 0);
     work_ = work;
     context_ = context;
@@ -61,17 +71,8 @@ void Team::run(void (*work)(void*, int), void* context) {
     }
     work(context, 0);
     barrier(0);
-    judge(Clock::now() - start);
-}
-
-void Team::judge(Clock::duration spent) {
-    lost_ = std::max(Clock::duration::zero(), lost_ + waited_ - (spent - waited_));
-    if (steady_ || lost_ < kLost) return;
-    lost_ = {};
-    const Clock::time_point now = Clock::now();
-    if (now - alone_until_ > kLongest) alone_for_ = kShortest;
-    alone_until_ = now + alone_for_;
-    if (alone_for_ < kLongest) alone_for_ *= 2;
+    const Clock::time_point end = Clock::now();
+    if (!steady_) losses_.add(end, waited_, end - start - waited_);
 }
 
 void Team::barrier(int member) {

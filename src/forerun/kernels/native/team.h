@@ -10,14 +10,28 @@
 
 namespace forerun {
 
-// Between two calls members spin for about as long as a decoder needs to make the next one, and
-// then sleep. Where the machine has no core to spare for them, every wait would last until the
+using Clock = std::chrono::steady_clock;
+
+// Nothing is inline: this header is compiled for several instruction sets, and the linker keeps
+// one copy.
+
+// What a team loses by waiting for members whose cores others hold. Every wait then lasts until the
 // scheduler brings a member back, and one thread alone is several times faster: so once calls have
 // waited for longer than they worked, by more than others' short work explains, the caller works
 // alone for a while.
-//
-// Nothing is inline: this header is compiled for several instruction sets, and the linker keeps
-// one copy.
+class Losses {
+public:
+    bool alone(Clock::time_point now) const;  // whether a call that begins now is the caller's
+    void add(Clock::time_point now, Clock::duration waited, Clock::duration worked);  // in a call
+
+private:
+    Clock::duration lost_{};  // to waiting, less what was worked since
+    Clock::duration alone_for_{};  // the next time
+    Clock::time_point alone_until_{};
+};
+
+// Between two calls members spin for about as long as a decoder needs to make the next one, and
+// then sleep.
 class Team {
 public:
     Team(int threads, bool steady);  // steady: no call is left to the caller alone
@@ -31,14 +45,11 @@ public:
     void barrier(int member);  // for every active member, from within `work`
 
 private:
-    using Clock = std::chrono::steady_clock;
-
     void end();
     void member(int number);
     bool idle(uint32_t seen) const;
     void wait_for_job(uint32_t seen);
     void wait_for_round(uint32_t round, int member);
-    void judge(Clock::duration spent);
 
     const int size_;
     const bool steady_;
@@ -50,9 +61,8 @@ private:
     std::atomic<int> asleep_{0};
     void (*work_)(void*, int) = nullptr;
     void* context_ = nullptr;
-    Clock::duration waited_{}, alone_for_;  // of the caller, in this call and from now on
-    Clock::duration lost_{};  // to waiting, less what was worked since
-    Clock::time_point alone_until_{};
+    Clock::duration waited_{};  // of the caller, in this call
+    Losses losses_;
     std::mutex mutex_;
     std::condition_variable wake_;
     std::vector<std::thread> members_;

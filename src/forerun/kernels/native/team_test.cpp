@@ -37,7 +37,8 @@ public:
 
 private:
     static Clock::duration of(double ms) {
-        return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(ms));
+        const std::chrono::duration<double, std::milli> given(ms);
+        return std::chrono::duration_cast<Clock::duration>(given);
     }
 
     Clock::time_point now_ = Clock::time_point(std::chrono::hours(1));

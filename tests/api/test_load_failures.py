@@ -88,8 +88,8 @@ def test_the_status_says_whose_fault_it_is(
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_door_tells_it(server: Server, stream: bool) -> None:
-    """Streamed or not, and where the model is only to be loaded."""
-    for path, body in NATIVE + V1:
+    """Streamed or not, where the model is only to be loaded, and where it is only described."""
+    for path, body in (*NATIVE, ("/api/show", {}), *V1):
         code, told = post(server, path, "unfinished", {**body, "stream": stream})
         text = told if path.startswith("/api") else told["message"]
         assert (code, text) == (

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from forerun.base.errors import LoadError
+from forerun.base.errors import LoadError, MachineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,15 @@ class MappedFile:
     """One safetensors file."""
 
     def __init__(self, path: Path) -> None:
-        """Map the file and check its header. LoadError names a file that cannot be used."""
+        """Map the file and check its header. MachineError names a file that cannot be used: it was
+        checked when it was stored.
+        """
         self.path = path
         try:
             self.size = path.stat().st_size
             self._file = cast(_Opened, safe_open(path, framework="pt", device="cpu"))
         except (SafetensorError, OSError) as error:
-            raise LoadError(
+            raise MachineError(
                 f"tensor file {path} cannot be read ({error}); pull or create the model again"
             ) from error
         self.metadata: Mapping[str, str] = self._file.metadata() or {}

@@ -27,7 +27,7 @@ class RunnerStatus(Struct):
     phase: str = ""
     progress: float = 0.0  # 0 to 1, of the load
     reason: str = ""  # of a failure
-    status: int = 500  # of a failure, as HTTP counts whose fault it is (08 API-14)
+    failure_status: int = 0  # of a failure, as HTTP counts whose fault it is (08 API-14)
     out_of_memory: bool = False  # is what it failed for: with more of it free it may work
     context_length: int = 0
     drafters: list[str] = []  # that are bound, as the option `draft` names them

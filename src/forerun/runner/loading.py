@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from forerun.base.errors import LoadError, NotFoundError
 from forerun.base.logs import event, logger
 from forerun.engine.thread import DeviceThread
 from forerun.runner.request import LoadRequest
@@ -35,11 +34,8 @@ def load(
     started = time.monotonic()
     stored = Store(request.models).get(ModelName.parse(request.name))
     loading = thread.submit(lambda: _load_engine(stored, request, progress))
-    try:
-        text = load_text(stored)
-        engine = loading.result()
-    except NotFoundError as error:  # one of its own files: the model itself is here
-        raise LoadError(str(error)) from None
+    text = load_text(stored)
+    engine = loading.result()
     from forerun.engine.memory import release_freed
     from forerun.runner.service import ServedModel, Service
 

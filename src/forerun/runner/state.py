@@ -29,7 +29,9 @@ class LoadState:
     def fail(self, reason: str, *, status: int = 500, out_of_memory: bool = False) -> None:
         """`status` is that of the error."""
         self._set(
-            RunnerStatus(state="failed", reason=reason, status=status, out_of_memory=out_of_memory)
+            RunnerStatus(
+                state="failed", reason=reason, failure_status=status, out_of_memory=out_of_memory
+            )
         )
 
     async def changes(self) -> AsyncIterator[RunnerStatus]:

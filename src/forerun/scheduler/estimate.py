@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from forerun.base.context import automatic_context
-from forerun.base.errors import LoadError, NotFoundError
-from forerun.base.json_types import JsonObject
 from forerun.base.units import MIB
 from forerun.store.manifest import Layer
 from forerun.store.stored import StoredModel
@@ -112,7 +110,7 @@ class ModelFacts:
 
 def read_facts(model: StoredModel) -> ModelFacts:
     """Reads a few small files. LoadError if the model lacks one, StoreError if one is damaged."""
-    parameters, shape = model.parameters, read_shape(_config(model, "config.json"))
+    parameters, shape = model.parameters, read_shape(model.json("config.json"))
     num_ctx, num_gpu = parameters.get("num_ctx"), parameters.get("num_gpu")
     return ModelFacts(
         shape=shape,
@@ -122,13 +120,6 @@ def read_facts(model: StoredModel) -> ModelFacts:
         num_gpu=num_gpu if isinstance(num_gpu, int) else None,
         draft=_draft(model, shape),
     )
-
-
-def _config(model: StoredModel, path: str) -> JsonObject:
-    try:
-        return model.json(path)
-    except NotFoundError as error:  # one of its own files: the model itself is here
-        raise LoadError(str(error)) from None
 
 
 def read_shape(config: Mapping[str, object]) -> ModelShape:
@@ -206,7 +197,7 @@ def _loaded(model: StoredModel) -> list[Layer]:
 def _draft(model: StoredModel, shape: ModelShape) -> ModelShape | None:
     """Of the manifest, else the checkpoint's own head, whose layer is like those of the model."""
     if model.draft is not None:
-        return read_shape(_config(model, model.draft.config))
+        return read_shape(model.json(model.draft.config))
     if not model.has_own_head:
         return None
     return replace(shape, windows=(None,), recurrent=None)

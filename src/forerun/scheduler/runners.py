@@ -192,9 +192,9 @@ def _failure(status: RunnerStatus) -> ForerunError:
     """Why a load failed, as the error that has the runner's status."""
     if status.out_of_memory:
         return OutOfMemoryError(status.reason)
-    if status.status == LoadError.status:
+    if status.failure_status == LoadError.status:
         return LoadError(status.reason)
-    return STATUS_TO_ERROR.get(status.status, MachineError)(status.reason)
+    return STATUS_TO_ERROR.get(status.failure_status, MachineError)(status.reason)
 
 
 def _first_line(child: ChildProcess, stall_s: float) -> bytes:

@@ -39,7 +39,7 @@ class Description:
 def describe(model: StoredModel) -> Description:
     """Read once for each digest, then remembered: a model has hundreds of headers.
 
-    StoreError if a blob is missing or damaged, NotFoundError if there is no config.json.
+    StoreError if a blob is missing or damaged, LoadError if there is no config.json.
     """
     return _describe(_Known(model.digest, model))
 

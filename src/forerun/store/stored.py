@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from forerun.base.errors import NotFoundError, RequestError, StoreError
+from forerun.base.errors import LoadError, RequestError, StoreError
 from forerun.base.json_types import JsonObject
 from forerun.base.options import OptionValue
 from forerun.base.shown import shown
@@ -55,10 +55,10 @@ class StoredModel:
         return next(named, None)
 
     def json(self, path: str) -> JsonObject:
-        """The object in a configuration file. NotFoundError if the model has no such file."""
+        """The object in a configuration file. LoadError if the model has no such file."""
         layer = self.json_layer(path)
         if layer is None:
-            raise NotFoundError(f"model {shown(str(self.name))} has no {path}; create it again")
+            raise LoadError(f"model {shown(str(self.name))} has no {path}; create it again")
         return Fields.parse(self.read(layer), f"{path} of {self.name}").values
 
     @property

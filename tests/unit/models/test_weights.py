@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fixtures.checkpoints import edit_config, edit_tensors, loaded, logits, placement, read_config
 from fixtures.tiny import VOCABULARY, tiny_folder
-from forerun.base.errors import LoadError
+from forerun.base.errors import LoadError, MachineError
 from forerun.models.load import load_model
 from forerun.models.tensor_files import open_tensors
 from forerun.models.weights import Weights
@@ -91,12 +91,12 @@ def test_a_truncated_file_is_named(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path, "llama")
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
-    with pytest.raises(LoadError, match=f"{file} cannot be read"):
+    with pytest.raises(MachineError, match=f"{file} cannot be read"):
         loaded(folder)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LoadError, match=r"gone\.safetensors cannot be read"):
+    with pytest.raises(MachineError, match=r"gone\.safetensors cannot be read"):
         open_tensors([tmp_path / "gone.safetensors"])
 
 

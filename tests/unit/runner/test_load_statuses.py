@@ -4,6 +4,7 @@
 us; 404 where there is no model. Real models, each spoilt in one part.
 """
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 from fixtures.remade import remade
 from fixtures.scripted import scripted_store
 from fixtures.scripted_model import ARCHITECTURE, build
+from forerun.models import tensor_files
 from forerun.models.registry import REGISTRY
 from forerun.protocol.status import RunnerStatus
 from forerun.runner import loading
 from forerun.runner.request import LoadRequest
 from forerun.runner.serving import Runner
+from forerun.runner.state import LoadState
 from forerun.store import manifest as kinds
 from forerun.store.manifest import DraftConfig
 from forerun.store.names import ModelName
@@ -68,35 +71,49 @@ def test_a_model_that_is_wrong_in_itself_is_a_400(
 ) -> None:
     remade(store, GOOD, "spoilt", **spoilt)
     found = outcome(store, "spoilt")
-    assert (found.state, found.status) == ("failed", 400), found.reason
+    assert (found.state, found.failure_status) == ("failed", 400), found.reason
     assert reason in found.reason
     assert "\n" not in found.reason
 
 
-@pytest.mark.parametrize("damage", ["cut short", "other bytes", "gone"])
+@pytest.mark.parametrize("damage", ["cut short", "other bytes", "gone", "spoilt header"])
 def test_a_damaged_store_is_a_500(store: Store, damage: str) -> None:
     """The model was in order when it was stored."""
     model = store.get(ModelName.parse(GOOD))
-    layer = model.json_layer("config.json")
+    layer = model.tensors[0] if damage == "spoilt header" else model.json_layer("config.json")
     assert layer is not None
     path = model.file(layer)
     intact = path.read_bytes()
     path.chmod(0o600)
     if damage == "gone":
         path.unlink()
+    elif damage == "spoilt header":
+        path.write_bytes(intact.replace(b"{", b"[", 1))
     else:
         path.write_bytes(intact[:-1] if damage == "cut short" else intact.replace(b"{", b"["))
     found = outcome(store, GOOD)
-    assert (found.state, found.status) == ("failed", 500), found.reason
+    assert (found.state, found.failure_status) == ("failed", 500), found.reason
+
+
+def test_a_file_that_the_machine_does_not_map_is_a_500(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(tensor_files, "safe_open", refuses)
+    found = outcome(store, GOOD)
+    assert (found.state, found.failure_status) == ("failed", 500), found.reason
+    assert "Cannot allocate memory" in found.reason
 
 
 def test_a_device_that_is_not_here_is_a_500(store: Store) -> None:
     found = outcome(store, GOOD, device="cuda:7")
-    assert (found.status, found.reason[:18]) == (500, "device 'cuda:7' is")
+    assert (found.failure_status, found.reason[:18]) == (500, "device 'cuda:7' is")
 
 
 def test_a_model_that_is_not_here_is_a_404(store: Store) -> None:
-    assert outcome(store, "absent").status == 404
+    assert outcome(store, "absent").failure_status == 404
 
 
 def test_a_bug_of_ours_is_a_500(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +122,11 @@ def test_a_bug_of_ours_is_a_500(store: Store, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(loading, "load_text", breaks)
     found = outcome(store, GOOD)
-    assert (found.status, found.reason) == (500, "internal error: KeyError: 'x'")
+    assert (found.failure_status, found.reason) == (500, "internal error: KeyError: 'x'")
 
 
 def test_the_model_itself_loads(store: Store) -> None:
-    assert outcome(store, GOOD).state == "ready"
+    """And what is loading or ready has no status of a failure."""
+    assert LoadState().status.failure_status == 0
+    found = outcome(store, GOOD)
+    assert (found.state, found.failure_status) == ("ready", 0)

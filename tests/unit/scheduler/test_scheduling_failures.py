@@ -142,7 +142,9 @@ def test_what_a_runner_says_of_its_failure_is_raised_as_that(monkeypatch, flag, 
             return [b"listening"]
 
         def watch(self, _stall_s):
-            yield RunnerStatus(state="failed", reason="no room", status=status, out_of_memory=flag)
+            yield RunnerStatus(
+                state="failed", reason="no room", failure_status=status, out_of_memory=flag
+            )
 
     process = RunnerProcess("a", Nothing())
     monkeypatch.setattr(process, "_spawn", lambda: (Said(), Said()))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from forerun.base.errors import NotFoundError, RequestError, StoreError
+from forerun.base.errors import LoadError, NotFoundError, RequestError, StoreError
 from forerun.store.manifest import (
     JSON,
     LICENSE,
@@ -111,7 +111,7 @@ def test_what_a_model_lacks_is_none_or_named(store: Store, put: Put) -> None:
     model = store.get(NAME)
     assert (model.template, model.system, model.licenses, model.messages) == (None, None, (), ())
     assert model.parameters == {}
-    with pytest.raises(NotFoundError, match=r"'a:1' has no tokenizer\.json"):
+    with pytest.raises(LoadError, match=r"'a:1' has no tokenizer\.json"):
         model.json("tokenizer.json")
 
 
@@ -330,13 +330,20 @@ def test_a_download_goes_once_it_is_imported(store: Store) -> None:
 
 def _blob(tensors: dict[str, str], quant_type: str = "") -> bytes:
     """A safetensors file of tensors of one value each, with these types."""
-    dtypes = {"U32": np.uint32, "F16": np.float16, "F32": np.float32}
+    dtypes = {
+        "U32": np.uint32,
+        "F16": np.float16,
+        "F32": np.float32,
+        "I64": np.int64,
+        "BOOL": np.bool_,
+    }
     values = {name: np.zeros(1, dtypes[kind]) for name, kind in tensors.items()}
     return save(values, {"quant_type": quant_type} if quant_type else None)
 
 
 def test_what_weights_are_is_told_from_their_headers(store: Store) -> None:
-    """PLN-5, CLS-5: scales and zero points count with their tensor, the draft's do not count."""
+    """PLN-5, CLS-5: scales and zero points count with their tensor, the draft's do not count,
+    and maps of ids, which are no weights, nowhere."""
     packed = {"q.weight": "U32", "q.weight.scale": "F16", "q.weight.bias": "F16"}
     layers = {
         "a.q.weight": _blob(packed, "int4"),
@@ -345,6 +352,9 @@ def test_what_weights_are_is_told_from_their_headers(store: Store) -> None:
         "norm.weight": _blob({"norm.weight": "F32"}),
         "q.bias": _blob({"q.bias": "F32", "q.other": "F32"}),
         "draft.fc.weight": _blob({"draft.fc.weight": "F16"}),
+        "draft.d2t": _blob({"draft.d2t": "I64"}),
+        "draft.t2d": _blob({"draft.t2d": "BOOL"}),
+        "ids": _blob({"ids": "I64"}),
     }
     with store.importing() as writer:
         written = [writer.add_layer(TENSOR, data, name) for name, data in layers.items()]

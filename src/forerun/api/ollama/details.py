@@ -25,7 +25,8 @@ class Details(WireStruct, omit_defaults=False):
 def details_of(stored: StoredModel) -> Details:
     """The details, remembered by digest; the first call reads every header, so not on the loop.
 
-    StoreError or NotFoundError if the model is damaged or was removed before its first call.
+    StoreError if the model is damaged or was removed before its first call, LoadError if it has no
+    config.json.
     """
     found = describe(stored)
     return Details(

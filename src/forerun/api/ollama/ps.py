@@ -11,7 +11,7 @@ from starlette.routing import Route
 from forerun.api.bodies import WireStruct
 from forerun.api.ollama.details import Details, details_of
 from forerun.api.services import Services
-from forerun.base.errors import NotFoundError, StoreError
+from forerun.base.errors import StoreError
 from forerun.protocol.codec import encode
 from forerun.scheduler.scheduler import Resident
 from forerun.store.stored import StoredModel
@@ -96,5 +96,5 @@ def _details(model: StoredModel) -> Details:
     """A model whose files were taken away is still loaded."""
     try:
         return details_of(model)
-    except (NotFoundError, StoreError):
+    except StoreError:
         return UNKNOWN

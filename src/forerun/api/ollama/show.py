@@ -81,7 +81,9 @@ def show_routes(services: Services) -> list[Route]:
 
 
 def show_model(store: Store, name: ModelName, *, verbose: bool) -> ShowAnswer:
-    """NotFoundError for a name that is not here, StoreError for a damaged model."""
+    """NotFoundError for a name that is not here, StoreError for a damaged model, LoadError for one
+    that lacks its config.json.
+    """
     stored = store.get(name)
     config = stored.config
     return ShowAnswer(

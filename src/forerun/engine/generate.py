@@ -7,13 +7,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from forerun.base.errors import (
-    BusyError,
-    CancelledError,
-    DamagedModelError,
-    ForerunError,
-    internal,
-)
+from forerun.base.errors import BusyError, CancelledError, ForerunError, internal
 from forerun.base.logs import logger
 from forerun.contract.drafter import Drafter, DraftRequest
 from forerun.contract.sink import DoneReason, Figures
@@ -49,8 +43,6 @@ def generate(loaded: LoadedModel, job: Job) -> None:
     try:
         reason, figures = _answer(loaded, job)
     except ForerunError as error:
-        if isinstance(error, DamagedModelError):
-            loaded.prefix.clear()  # what is no number spreads: sound prompts would begin with it
         job.sink.fail(error)
     except Exception as error:
         log.exception("a request failed")

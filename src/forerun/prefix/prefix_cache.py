@@ -145,11 +145,14 @@ class PrefixCache:
             self.recover(error)
         self._enforce(self._budget)
 
-    def recover(self, error: BaseException) -> None:
+    def recover(self, error: BaseException, *, kept: int | None = None) -> None:
         """After `error` in a request: back to the frontier, since all beyond it is doubtful.
 
         What is stored stays, unless memory is what was lacking. Raises nothing that `error` may
         have led to: that one is what the caller has to hear of.
+
+        kept   leading tokens of the request that are in no doubt; what nobody else shares of those
+               behind them goes. None: all that is stored is in none
         """
         try:
             self._pending = ()
@@ -157,6 +160,8 @@ class PrefixCache:
                 close_all(captures)
             if isinstance(error, torch.OutOfMemoryError | MemoryError):
                 self._enforce(0)
+            while kept is not None and self.frontier.end > kept and not self.frontier.children:
+                self._storage.remove(self.path.pop())
             self._back_to_frontier()
         except Exception as another:  # noqa: BLE001 - a session's border: `error` is told
             log.warning("all conversations are forgotten, after an error: %s", one_line(another))

@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from forerun.base.errors import ForerunError
+from forerun.base.errors import DamagedModelError, ForerunError
 from forerun.prefix.captures import PendingCapture
 from forerun.prefix.keys import MediaRange
 
@@ -48,6 +48,9 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, DamagedModelError):  # a prompt that begins alike would begin with it
+            self._prefix.recover(error, kept=self.cached)
+            return
         if error is not None and not isinstance(error, ForerunError):
             self._prefix.recover(error)
             return

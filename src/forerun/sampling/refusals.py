@@ -27,7 +27,7 @@ def damaged(score: float) -> bool:
 def refuse_damaged(score: float, what: str = "logits") -> None:
     """Raise DamagedModelError where `what` holds a number that no sound model gives.
 
-    score   the largest of a row
+    score   the largest of a row, or what is no number where one of them is none
     """
     if damaged(score):
         raise DamagedModelError(

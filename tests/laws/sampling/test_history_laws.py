@@ -53,9 +53,11 @@ def test_a_chain_row_sees_the_end_of_history_and_drafts(capacity, prior, steps, 
         tokens += write(history, 0, step)
     rows = data.draw(st.integers(1, len(drafts) + 1))
     window = history.chain(0, torch.tensor(drafts, dtype=torch.int64), rows)
+    counts = history.counts_along(0, drafts, rows)
     for row in range(rows):
         chain = drafts[: len(drafts) - rows + 1 + row]
         assert seen(window, row) == last(tokens + chain, capacity)
+        assert sorted(counts[row].elements()) == last(tokens + chain, capacity)
     assert seen(history.window([0])) == last(tokens, capacity)
 
 

@@ -66,8 +66,9 @@ def test_a_round_comes_to_what_the_tensors_say(scores, options, data):
     sampler.commit(0, data.draw(used))  # windows that begin anywhere in their ring
     depth = len(scores) - 1
     proposal = proposed(data, depth)
-    best = best_of(torch.tensor(scores).float(), sampler.deciding(0, depth))
-    target = sampler.distribution_best(0, best, proposal.tokens)
+    logits = torch.tensor(scores).float()
+    best = best_of(logits, sampler.deciding(0, depth))
+    target = sampler.distribution(0, logits, proposal.tokens)
     keys = Keys.of(sampler, 0, BEFORE, depth)
     normalised = sampler.options(0)
     verdict = verify(target, proposal.rows, proposal.tokens, keys, seeded=normalised.seeded)

@@ -8,7 +8,7 @@ import pytest
 from torch.nn import functional
 
 from fixtures.scripted_drafter import ScriptedDrafter, drafting_with
-from fixtures.toy import VOCABULARY, ToyTarget, ask, continued, endless, loaded_toy
+from fixtures.toy import VOCABULARY, ToyTarget, ask, continued, endless, loaded_toy, tokens_in
 from forerun.base.errors import DamagedModelError
 from forerun.contract.model import Best
 from forerun.engine.embed import embed
@@ -18,6 +18,7 @@ from forerun.sampling.options import SamplingOptions
 from forerun.sampling.refusals import NoAllowedTokenError
 
 PROMPT = [1, 2, 3]
+BAD = 15
 PLAIN = SamplingOptions(temperature=0.0, repeat_last_n=0)
 EVERY_KIND = [
     PLAIN,
@@ -86,12 +87,28 @@ def test_the_text_before_it_is_whole_and_the_model_is_named(
         assert answer(kind(at, value), sampling, depth, rows, look_ahead) == (want, error)
 
 
-def test_nothing_is_kept_of_what_is_no_number():
-    """A sound prompt that begins as a damaged one does would begin with its rows."""
-    loaded = loaded_toy(DamagedTarget(len(PROMPT) + 2, math.nan))
-    damaged = ask(loaded, PROMPT, 20, sampling=PLAIN)
+class DamagedByOne(ToyTarget):
+    """One token spoils all logits of the forward that it is in, and of those behind it."""
+
+    def forward(self, batch, caches):
+        forward = super().forward(batch, caches)
+        if BAD in tokens_in(caches[0]):
+            forward.hidden[:] = math.nan
+        return forward
+
+
+def test_nothing_is_kept_of_what_is_no_number_and_all_else_is():
+    """A prompt that begins as a damaged one does would begin with rows that are none."""
+    loaded = loaded_toy(DamagedByOne(endless), chunk=4)
+    shared, other = [1, 2, 3, 4, 1, 2], [7, 8, 9, 7, 8]
+    for prompt in (other, shared):
+        assert ask(loaded, prompt, 1, sampling=PLAIN).error is None
+    damaged = ask(loaded, [*shared, 3, 2, 1, BAD, 4, 3, 2], 5, sampling=PLAIN)
     assert isinstance(damaged.error, DamagedModelError)
-    assert ask(loaded, PROMPT, 1, sampling=PLAIN).figures.cached_tokens == 0
+    stored = [node.end for node in loaded.prefix.nodes()]
+    assert max(stored) <= max(len(shared), len(other)), "what it evaluated is stored"
+    assert ask(loaded, [*shared, 3, 2, 1, 4], 1, sampling=PLAIN).error is None
+    assert ask(loaded, [*other, 1], 1, sampling=PLAIN).figures.cached_tokens == len(other)
 
 
 def test_a_vector_of_no_numbers_is_none():

@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING
 
-from forerun.base import errors
+from forerun import errors
 
 if TYPE_CHECKING:
     from forerun.library import Answer, Chunk, Done, Model, ModelInfo, load

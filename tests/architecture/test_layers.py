@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": {"base"},
     "cli": {"base", "settings", "protocol", "store", "scheduler", "api", "client"},
     "library": {"base", "settings", "protocol", "store", "scheduler", "runner"},
+    "errors": {"base"},
 }
 
 THIRD_PARTY: dict[str, set[str]] = {
@@ -70,7 +71,10 @@ THIRD_PARTY: dict[str, set[str]] = {
     "client": set(),
     "cli": {"click", "rich", "prompt_toolkit"},
 }
-TORCH_FREE = {"base", "settings", "protocol", "scheduler", "api", "client", "cli", "library"} | TEXT
+TORCH_FREE = {
+    *("base", "settings", "protocol", "scheduler", "api", "client", "cli", "library", "errors"),
+    *TEXT,
+}
 
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 50

@@ -2,6 +2,7 @@
 
 import doctest
 import gc
+import importlib
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from fixtures.smollm2 import models_folder, smollm2
 from fixtures.stored import tiny_store
 from fixtures.tiny import tiny_folder
 from forerun import library
+from forerun.base import errors
 from forerun.base.errors import (
     CancelledError,
     ForerunError,
@@ -480,3 +482,11 @@ def test_loading_leaves_nothing_behind_and_smollm2_answers():
     growth, weights = map(int, figures.split())
     assert growth < weights + 20 * 1024**2 + 32 * 1024**2  # with its draft head
     assert "Paris" in answer
+
+
+def test_every_error_can_be_imported_to_be_caught():
+    """`from forerun.errors import RequestError`, as README has it; none is left out."""
+    made = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert set(forerun.errors.__all__) == made
+    assert all(getattr(forerun.errors, name) is getattr(errors, name) for name in made)
+    assert importlib.import_module("forerun.errors") is forerun.errors

@@ -1,8 +1,10 @@
 """Whether a model can be loaded, found out before anything of it is written (F13, 05 LOD-9)."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+from forerun.base.errors import LoadError, RequestError, one_line
 from forerun.base.json_types import JsonObject
 from forerun.contract.model import TargetModel
 from forerun.importer.drafts import Draft
@@ -12,7 +14,8 @@ from forerun.models.drafts.eagle3 import check_eagle3
 from forerun.models.drafts.eagle3_config import ARCHITECTURES, asked_taps
 from forerun.models.paper import check_shapes, on_paper
 from forerun.store.inventory import CONFIG
-from forerun.store.manifest import DRAFT_FOLDER, DRAFT_PREFIX, JSON, DraftConfig
+from forerun.store.manifest import DRAFT_PREFIX, JSON, DraftConfig
+from forerun.store.names import ModelName
 from forerun.store.stored import StoredModel
 from forerun.store.tensors import LogicalTensor
 from forerun.tokenizer.tokenizer import Tokenizer
@@ -25,7 +28,7 @@ class Paper:
 
     config: JsonObject
     shapes: Mapping[str, tuple[int, ...]]
-    files: Mapping[str, bytes]
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def planned(checkpoint: Checkpoint, prefix: str = "") -> Paper:
@@ -40,15 +43,10 @@ def stored_target(model: StoredModel) -> Paper:
     return Paper(model.json(CONFIG), _shapes(model.target_tensors()), files)
 
 
-def stored_draft(model: StoredModel, draft: DraftConfig) -> Paper:
-    """The draft that a model of the store has."""
-    files = {
-        layer.name.removeprefix(DRAFT_FOLDER): model.read(layer)
-        for layer in model.manifest.of_type(JSON)
-        if layer.name.startswith(DRAFT_FOLDER)
-    }
+def stored_head(model: StoredModel, draft: DraftConfig) -> Paper:
+    """The EAGLE-3 head that a model of the store has; it has no tokenizer of its own."""
     shapes = _shapes(model.draft_tensors(), draft.tensor_prefix)
-    return Paper(model.json(draft.config), shapes, files)
+    return Paper(model.json(draft.config), shapes)
 
 
 def check_model(checkpoint: Checkpoint) -> None:
@@ -59,26 +57,43 @@ def check_model(checkpoint: Checkpoint) -> None:
 
 
 def check_pair(
-    base: Source | StoredModel, draft: Draft | None, parameters: Mapping[str, object]
+    name: ModelName,
+    base: Source | StoredModel,
+    draft: Draft | None,
+    parameters: Mapping[str, object],
 ) -> None:
     """Whether a draft can propose for its target, as far as no weight has to be read for it.
 
-    draft       a new one; None: what the base has is kept
-    parameters  of the model that is to have both
+    name        of the model that is to have both, and `parameters`
+    draft       a new one; None: an EAGLE-3 head that the base has is kept, and told what to read
 
-    LoadError, in the words of a load: what it holds against each other is checked there again.
+    In the words of a load, where it is checked again what is held against each other: RequestError
+    for the draft and the pair, LoadError for a target that could not be loaded without a draft.
     """
     found = _draft_of(base) if draft is None else _planned_draft(draft)
-    taps = asked_taps(parameters, None if found is None else found.architecture)
+    with _told_of_draft(name):
+        taps = asked_taps(parameters, None if found is None else found.architecture)
     if found is None:
         return
     target = planned(base.checkpoint) if isinstance(base, Source) else stored_target(base)
     model = on_paper(target.config, target.shapes)
     paper = found.paper
     if found.architecture in ARCHITECTURES:
-        check_eagle3(paper.config, paper.shapes, model, taps=taps)
+        with _told_of_draft(name):
+            check_eagle3(paper.config, paper.shapes, model, taps=taps)
         return
-    checked(_vocabulary(target, model), _vocabulary(paper, on_paper(paper.config, paper.shapes)))
+    words = _vocabulary(target, model)
+    with _told_of_draft(name):
+        checked(words, _vocabulary(paper, on_paper(paper.config, paper.shapes)))
+
+
+@contextmanager
+def _told_of_draft(name: ModelName) -> Iterator[None]:
+    """The pair is the caller's own, so that the error is as well."""
+    try:
+        yield
+    except LoadError as error:
+        raise RequestError(f"the draft of {name}: {one_line(error)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +110,7 @@ def _draft_of(base: Source | StoredModel) -> _PaperDraft | None:
     if isinstance(base, Source):
         return None
     draft = base.draft
-    return None if draft is None else _PaperDraft(draft.architecture, stored_draft(base, draft))
+    return None if draft is None else _PaperDraft(draft.architecture, stored_head(base, draft))
 
 
 def _vocabulary(paper: Paper, model: TargetModel) -> Vocabulary:

@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 from forerun.base.errors import LoadError, RequestError, one_line
-from forerun.base.options import check_options
+from forerun.base.options import OptionValue, check_options
 from forerun.base.quantisation import Quantisation
 from forerun.chat.dialects.families import Speech
 from forerun.importer.drafts import Draft, open_draft, with_draft
@@ -28,7 +28,7 @@ from forerun.importer.speech import check_templates
 from forerun.protocol.imports import ComposeRequest, CreateRequest
 from forerun.store.blobs import Digest
 from forerun.store.inventory import CONFIG
-from forerun.store.manifest import Layer, ModelConfig
+from forerun.store.manifest import PARAMS, Layer, ModelConfig
 from forerun.store.messages import Message
 from forerun.store.modelfile import Modelfile, check_modelfile, parse_modelfile
 from forerun.store.names import ModelName
@@ -55,6 +55,16 @@ class Parts:
         draft = None if self.draft is None else self.draft.source
         parts = (self.base, self.quantised, draft)
         return [part for part in parts if isinstance(part, Source)]
+
+    def parameters(self, stated: dict[str, OptionValue]) -> dict[str, OptionValue]:
+        """The base's and, over them, what the Modelfile states.
+
+        The layers that a draft reads are named for that draft: they go with it (EGL-3).
+        """
+        inherited = {} if isinstance(self.base, Source) else self.base.parameters
+        if self.draft is not None:
+            inherited.pop("draft_layers", None)
+        return {**inherited, **stated}
 
 
 def create(request: CreateRequest | ComposeRequest, store: Store, reporter: Reporter) -> Digest:
@@ -124,21 +134,13 @@ def _open(
 
 
 def _check_pair(name: ModelName, modelfile: Modelfile, parts: Parts) -> None:
-    """Whether a draft fits its model, where the Modelfile brings one or says how it is used.
-
-    The pair is the caller's own, so that the error is as well.
-    """
+    """Whether a draft fits its model, where the Modelfile brings one or says how it is used."""
     stated = modelfile.parameters
     if parts.draft is None and "draft_layers" not in stated:
         return
     from forerun.importer import check  # brings torch, which takes seconds
 
-    base = parts.base
-    inherited = {} if isinstance(base, Source) else base.parameters
-    try:
-        check.check_pair(base, parts.draft, {**inherited, **stated})
-    except LoadError as error:
-        raise RequestError(f"the draft of {name}: {one_line(error)}") from None
+    check.check_pair(name, parts.base, parts.draft, parts.parameters(stated))
 
 
 def _notices(source: Source) -> Iterator[str]:
@@ -200,11 +202,13 @@ def _target(run: ImportRun, parts: Parts, modelfile: Modelfile) -> tuple[ModelCo
         layers = run.model_layers(base)
         return config_of(base), layers + defaults.of(base).layers(run.writer)
     run.writer.keep(base.manifest.blobs)
-    if defaults.parameters:
-        defaults = replace(defaults, parameters={**base.parameters, **defaults.parameters})
     # it is not what its base was pulled as any more, so a pull of this name fetches that again
     config, layers = replace(base.config, origin=None), list(base.manifest.layers)
     if parts.quantised is not None:
         config = replace(config, file_type=file_type(parts.quantised))
         layers = run.target_tensors(parts.quantised) + without_target_tensors(base)
-    return config, over(layers, defaults.layers(run.writer))
+    parameters = parts.parameters(modelfile.parameters)
+    if parameters == base.parameters:
+        return config, over(layers, replace(defaults, parameters={}).layers(run.writer))
+    layers = [layer for layer in layers if layer.media_type != PARAMS]
+    return config, over(layers, replace(defaults, parameters=parameters).layers(run.writer))

@@ -7,14 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fixtures.checkpoints import edit_tensors
+from fixtures.checkpoints import edit_config, edit_tensors
 from fixtures.eagle3 import TinyHead
 from fixtures.qwen import hybrid_folder
 from fixtures.tiny import tiny_folder
-from forerun.base.errors import RequestError
+from forerun.base.errors import ForerunError, RequestError
 from forerun.importer.create import create
 from forerun.importer.progress import Reporter
 from forerun.protocol.imports import CreateRequest
+from forerun.store.manifest import PARAMS
 from forerun.store.store import Store
 from unit.importer.conftest import Create, Refuse
 
@@ -85,12 +86,59 @@ def test_layers_that_a_head_cannot_read_are_refused(
 
 
 @pytest.mark.usefixtures("folder")
-def test_layers_that_the_base_names_count(tmp_path: Path, create_model: Create) -> None:
-    """EGL-3: a model over another one keeps its parameters, also for a draft of its own."""
+def test_layers_that_the_base_names_are_for_its_own_head(
+    tmp_path: Path, create_model: Create
+) -> None:
+    """03 EGL-3, MF-8: they stay and go with it; what the Modelfile itself names counts."""
     HEAD.write(tmp_path / "draft")
-    create_model(TEXT + "PARAMETER draft_layers 2,0,1", "base")
+    base = create_model(TEXT + "PARAMETER draft_layers 2,0,1", "base")
+    assert create_model("FROM base").manifest.of_type(PARAMS) == base.manifest.of_type(PARAMS)
+    assert create_model("FROM base\nPARAMETER seed 2").parameters == {
+        **{"draft_layers": "2,0,1", "seed": 2},
+    }
+    tiny_folder(tmp_path / "small", "llama")
+    alone = create_model("FROM base\nDRAFT small")
+    assert (alone.parameters, alone.manifest.of_type(PARAMS)) == ({}, ())
     replace(HEAD, taps=(0, 1, 9)).write(tmp_path / "other")
-    assert create_model("FROM base\nDRAFT other").parameters["draft_layers"] == "2,0,1"
+    with pytest.raises(RequestError, match="after layer 9"):
+        create_model("FROM base\nDRAFT other")
+    stated = create_model("FROM base\nDRAFT other\nPARAMETER draft_layers 1,2,0")
+    assert stated.parameters == {"draft_layers": "1,2,0"}
+    with pytest.raises(RequestError, match="draft_layers 1 is for an EAGLE-3 head"):
+        create_model("FROM base\nDRAFT small\nPARAMETER draft_layers 1")
+
+
+@pytest.mark.parametrize("kind", ["head", "model"])
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("norm", "model.norm is missing"),
+        ("rope", "spiral"),
+        ("tokenizer", "tokenizer.json"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_what_the_model_lacks_is_not_said_of_its_draft(
+    tmp_path: Path, create_model: Create, kind: str, fault: str, message: str
+) -> None:
+    """05 LOD-9: the same words as without a draft."""
+    if kind == "head":
+        HEAD.write(tmp_path / "draft")
+    else:
+        tiny_folder(tmp_path / "draft", "llama")
+    tiny = tmp_path / "tiny"
+    if fault == "norm":
+        edit_tensors(tiny, lambda held: {n: t for n, t in held.items() if n != "model.norm.weight"})
+    elif fault == "rope":
+        edit_config(tiny, rope_parameters={"rope_type": "spiral"})
+    else:
+        (tiny / "tokenizer.json").write_text("{}")
+    told = []
+    for text in ("FROM tiny", TEXT):
+        with pytest.raises(ForerunError, match=message) as caught:
+            create_model(text)
+        told.append((type(caught.value), str(caught.value)))
+    assert told[0] == told[1]
 
 
 @pytest.mark.usefixtures("folder")

@@ -97,7 +97,7 @@ def test_a_repository_is_pulled_and_then_quantised(folder: Path) -> None:
     assert again.returncode == 0, again.stderr
     store = Store(folder / "models")
     types = [store.get(entry.name).config.file_type for entry in store.entries()]
-    assert sorted(types) == ["F32", "int4", "int8"]
+    assert sorted(types) == ["f32", "int4", "int8"]
 
 
 @pytest.mark.parametrize(

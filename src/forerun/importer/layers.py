@@ -97,14 +97,14 @@ def kept_kinds(source: Source) -> list[str]:
 
 
 def file_type(source: Source) -> str:
-    """Where a type was asked for, what most weights became; of what a publisher quantised its one
-    type; else the one type that all matrices have. Nothing where there is more than one (CLS-5)."""
+    """What `describe` counts; of what a publisher quantised the one type, or nothing (CLS-5)."""
     plans = tensors_of(source.checkpoint.blobs)
-    if is_quantised(source):
-        return prevailing_kind(LogicalTensor(plan.name, plan.kind, plan.shape) for plan in plans)
-    types = {plan.kind for plan in plans if plan.rule in (Rule.GATHER, Rule.QUANTISE)}
-    types = types or {plan.kind for plan in plans if len(plan.shape) > 1}
-    return types.pop() if len(types) == 1 else ""
+    published = {plan.kind for plan in plans if plan.rule in (Rule.GATHER, Rule.QUANTISE)}
+    if published and not source.quantize:
+        return published.pop() if len(published) == 1 else ""
+    return prevailing_kind(
+        LogicalTensor(plan.name, plan.kind.lower(), plan.shape) for plan in plans
+    )
 
 
 def _is_draft(layer: Layer) -> bool:

@@ -65,7 +65,7 @@ class ModelConfig:
     """The config blob. Empty strings mean that nothing is said."""
 
     model_format: str = SAFETENSORS
-    file_type: str = ""
+    file_type: str = ""  # for other readers of the blob (CFG-2, CLS-5); ours use `describe`
     capabilities: tuple[str, ...] = ()
     requires: str = ""
     parser: str = ""

@@ -16,7 +16,7 @@ from forerun.store.manifest import DRAFT_FOLDER, DraftConfig, Layer, Manifest, M
 from forerun.store.messages import Message, decode_messages
 from forerun.store.names import ModelName
 from forerun.store.parameters import decode_parameters
-from forerun.store.tensors import LogicalTensor, kinds_summary, logical_tensors
+from forerun.store.tensors import LogicalTensor, logical_tensors, weights_summary
 
 _OWN_HEAD = "mtp.fc."  # of a checkpoint that brings a head for drafting (06 QWN-13)
 _DRAFT_CONFIG = f"{DRAFT_FOLDER}config.json"
@@ -118,15 +118,15 @@ class StoredModel:
         return self._logical(of_draft=True)
 
     def weights_summary(self) -> str:
-        """How many of the target's tensors are stored as what: "int4 210, f32 61, int8 1".
+        """How many of the target's weights are stored as what: "int4 210, f32 61, int8 1".
 
         Reads the headers of all tensor blobs. StoreError if one is missing or damaged.
         """
-        return kinds_summary(tensor.kind for tensor in self.target_tensors())
+        return weights_summary(self.target_tensors())
 
     def draft_summary(self) -> str:
         """The same of the draft's."""
-        return kinds_summary(tensor.kind for tensor in self.draft_tensors())
+        return weights_summary(self.draft_tensors())
 
     def _logical(self, *, of_draft: bool) -> Iterator[LogicalTensor]:
         draft = None if self.draft is None else self.draft.tensor_prefix

@@ -12,6 +12,7 @@ from forerun.store.headers import Header, TensorEntry
 _QUANTISED_PARTS: Final = ("scale", "bias", "global_scale")
 _PACKED: Final = "U32"
 _WORD_BITS: Final = 32
+_INTEGERS: Final = ("bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _TABLES: Final = ("embed_tokens.weight", "lm_head.weight")
 
 
@@ -27,6 +28,11 @@ class LogicalTensor:
     def elements(self) -> int:
         return prod(self.shape)
 
+    @property
+    def is_weight(self) -> bool:
+        """A draft's d2t and t2d are none: they map ids."""
+        return self.kind not in _INTEGERS
+
 
 def logical_tensors(header: Header) -> Iterator[LogicalTensor]:
     """The tensors of a blob; what belongs to a quantised one is part of it (07 PLN-5)."""
@@ -38,6 +44,11 @@ def logical_tensors(header: Header) -> Iterator[LogicalTensor]:
         yield _logical(tensor, header.metadata)
 
 
+def weights_summary(tensors: Iterable[LogicalTensor]) -> str:
+    """How many weights are of which kind, as `kinds_summary` has it."""
+    return kinds_summary(tensor.kind for tensor in tensors if tensor.is_weight)
+
+
 def kinds_summary(kinds: Iterable[str]) -> str:
     """How many are of which kind, most first: "int4 210, f32 61, int8 1"."""
     counts = Counter(kinds)
@@ -46,12 +57,12 @@ def kinds_summary(kinds: Iterable[str]) -> str:
 
 
 def prevailing_kind(tensors: Iterable[LogicalTensor]) -> str:
-    """The kind that most numbers have, in the layers where there are any.
+    """The kind that most weights have, in the layers where there are any.
 
     Tables and heads have rules of their own, and in small models most of the numbers: of an import
     to int4 they would often say int8.
     """
-    held = list(tensors)
+    held = [tensor for tensor in tensors if tensor.is_weight]
     counts: Counter[str] = Counter()
     for tensor in [each for each in held if not each.name.endswith(_TABLES)] or held:
         counts[tensor.kind] += tensor.elements

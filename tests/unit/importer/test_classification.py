@@ -110,14 +110,15 @@ def affine(bits: int) -> dict[str, torch.Tensor]:
 
 
 def test_the_file_type_of_a_quantised_source(tmp_path: Path) -> None:
-    """CLS-5: its one type, whatever stayed dense, and nothing where there are two."""
+    """CLS-5: its one type, whatever stayed dense, and nothing where there are two; of what is not
+    quantised the type that is listed (decision 0021)."""
     dense = {"embed.weight": torch.ones(4, 4)}
     stated = {"group_size": 64, "bits": 4, "layers.8.mlp.up_proj": {"group_size": 64, "bits": 8}}
     assert file_type(tmp_path, affine(4) | dense, quantization=stated) == "int4"
     assert file_type(tmp_path, affine(8) | dense, quantization=stated) == "int8"
     assert file_type(tmp_path, affine(4) | affine(8), quantization=stated) == ""
-    assert file_type(tmp_path, dense) == "F32"
-    assert file_type(tmp_path, dense | {"b": torch.ones(2, 2).half()}) == ""
+    assert file_type(tmp_path, dense) == "f32"
+    assert file_type(tmp_path, dense | {"b": torch.ones(5, 5).half()}) == "f16"
     fp8 = torch.ones(64, 64).to(torch.float8_e4m3fn)
     tensors = {W: fp8, f"{W}_scale_inv": torch.ones(1, 1)}
     assert file_type(tmp_path, tensors | dense, **BLOCKS) == "mxfp8"

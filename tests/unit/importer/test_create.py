@@ -51,7 +51,7 @@ def test_a_folder_is_imported_unchanged(folder: Path, create_model: Create) -> N
         assert torch.equal(tensor.view(torch.int16), original[name].view(torch.int16))
     files = {layer.name: model.read(layer) for layer in model.manifest.of_type(kinds.JSON)}
     assert files == {file.name: file.read_bytes() for file in folder.glob("*.json")}
-    assert model.config.file_type == "BF16"
+    assert model.config.file_type == "bf16"
     assert model.config.capabilities == ("completion",)
 
 
@@ -77,7 +77,7 @@ def test_a_gguf_file_is_imported(folder: Path, tmp_path: Path, create_model: Cre
     assert model.json("config.json")["architectures"] == ["LlamaForCausalLM"]
     assert model.json("generation_config.json")["eos_token_id"] == [258, 256]
     assert model.json_layer("tokenizer.json") is not None
-    assert model.config.file_type == "F32"
+    assert model.config.file_type == "f32"
 
 
 def test_a_gguf_file_brings_its_templates_and_special_tokens(
@@ -268,8 +268,8 @@ def test_a_type_that_no_weight_takes_is_said_and_not_claimed(
             name=kind, modelfile="FROM odd", folder=str(tmp_path), quantize=kind
         )
         create(request, store, reporter)
-    assert store.get(ModelName.parse("int4")).config.file_type == "F32"
-    assert store.get(ModelName.parse("mxfp8")).config.file_type == "F32"  # which most of it is
+    assert store.get(ModelName.parse("int4")).config.file_type == "f32"
+    assert store.get(ModelName.parse("mxfp8")).config.file_type == "f32"  # which most of it is
     assert "no weight becomes int4" in events.read_text()
     assert "no weight becomes mxfp8" not in events.read_text()
 

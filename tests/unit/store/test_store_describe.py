@@ -74,12 +74,15 @@ def test_a_packed_weight_counts_as_what_it_stands_for(kind: str, words: int) -> 
         ("bf16", {"nvfp4": 2, "mxfp8": 1}, "nvfp4"),
         ("f32", {}, "f32"),
         ("int8", {"int8": 2, "int4": 2}, "int4"),
+        ("bf16", {"f32": 1, "i64": 9, "bool": 9}, "f32"),
+        ("bf16", {"i64": 9}, "bf16"),
     ],
 )
 def test_the_type_of_weights_is_what_most_of_the_layers_have(
     head: str, layers: dict[str, int], kind: str
 ) -> None:
-    """08 API-2: a table may be most of a small model, and has a type of its own (07 POL-3)."""
+    """08 API-2: a table may be most of a small model, and has a type of its own (07 POL-3).
+    Integers map ids; they are no weights."""
     tensors = [LogicalTensor("model.embed_tokens.weight", head, (100, 100))]
     tensors += [LogicalTensor(f"a.{each}", each, (10, rows)) for each, rows in layers.items()]
     assert prevailing_kind(tensors) == kind

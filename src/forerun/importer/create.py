@@ -14,9 +14,9 @@ from forerun.importer.layers import (
     Defaults,
     config_of,
     file_type,
-    is_quantised,
     kept_kinds,
     over,
+    planned_kinds,
     spoken,
     without_target_tensors,
 )
@@ -149,8 +149,10 @@ def _notices(source: Source) -> Iterator[str]:
     if kept:
         told = f"{len(kept)} ({kinds_summary(kept)})"
         yield f"tensors that are quantised already and keep their values: {told}"
-    if wanted and not is_quantised(source):
-        yield f"no weight becomes {wanted}; all stay as they come"
+    kinds = planned_kinds(source) if wanted else []
+    if wanted and wanted not in kinds:
+        stored = kinds_summary(kinds)
+        yield f"no weight becomes {wanted}: no row is of whole groups; stored are {stored}"
     elif wanted in SLOW_ON_CPU:
         yield f"a CPU is slow with {wanted}; it is fast with int4 and int8"
 

@@ -85,9 +85,9 @@ def spoken(config: ModelConfig, speech: Speech) -> ModelConfig:
     )
 
 
-def is_quantised(source: Source) -> bool:
-    """Whether any weight becomes the type that was asked for."""
-    return any(plan.kind == source.quantize for plan in tensors_of(source.checkpoint.blobs))
+def planned_kinds(source: Source) -> list[str]:
+    """The type that every tensor is stored in."""
+    return [plan.kind.lower() for plan in tensors_of(source.checkpoint.blobs)]
 
 
 def kept_kinds(source: Source) -> list[str]:

@@ -50,7 +50,7 @@ def test_a_head_for_another_model_is_refused(
     ("changed", "message"),
     [
         ({"norm__weight": None}, "norm is missing"),
-        ({"fc__weight": torch.zeros(64, 128)}, "fc.weight takes 128 numbers; 3 streams .* 192; P"),
+        ({"fc__weight": torch.zeros(64, 128)}, "fc.weight takes 128 numbers, and 3 .* 192 .*; P"),
         ({"lm_head__weight": torch.zeros(41, 64)}, r"lm_head.weight has shape \[41, 64\]"),
         ({"mystery": torch.zeros(2)}, "has 'mystery', which EAGLE-3 heads have not"),
         ({"fc__bias": torch.zeros(64)}, "biases, 'fc.bias'"),
@@ -79,7 +79,7 @@ def test_layers_that_a_head_cannot_read_are_refused(
     HEAD.write(tmp_path / "draft")
     create_model(TEXT + "PARAMETER draft_layers 2,0,1", "base")
     for text in (TEXT, "FROM base\n"):
-        with pytest.raises(RequestError, match=r"2 streams|after layer 9"):
+        with pytest.raises(RequestError, match=r"and 2 of the target|after layer 9"):
             create_model(f"{text}PARAMETER draft_layers {layers}")
     with pytest.raises(RequestError, match="draft_layers 1 is for an EAGLE-3 head, which this m"):
         create_model("FROM tiny\nPARAMETER draft_layers 1")

@@ -139,7 +139,7 @@ def test_taps_are_told_and_may_be_chosen(tmp_path, target, caplog):
         draft = load_eagle3(head.config(), files, target, placement(), taps=(8, 0, 3))
     assert draft.taps == (0, 3, 8)
     assert "after 0, 3 and 8 of 8" in caplog.text
-    with refused("fc.weight takes 192 numbers; 2 streams that are 64 wide have 128"):
+    with refused("fc.weight takes 192 numbers, and 2 of the target's streams have 128"):
         load_eagle3(head.config(), files, target, placement(), taps=(0, 3))
 
 
@@ -176,8 +176,8 @@ HALF = torch.arange(264) < 132
         ({"norm__weight": None}, "norm is missing"),
         ({"layers__0__hidden_norm__weight": None}, "hidden_norm of layer 0 is missing"),
         ({"layers__0__input_layernorm__weight": None}, "none of the tensors midlayer.input"),
-        ({"fc__weight": torch.zeros(64, 128)}, "fc.weight takes 128 numbers; 3 streams"),
-        ({"fc__weight": torch.tensor(1.0)}, "fc.weight takes 1 numbers; 3 streams"),
+        ({"fc__weight": torch.zeros(64, 128)}, "fc.weight takes 128 numbers, and 3"),
+        ({"fc__weight": torch.tensor(1.0)}, "fc.weight takes 1 numbers, and 3"),
         ({"lm_head__weight": torch.zeros(41, 64)}, r"lm_head.weight has shape \[41, 64\]"),
         ({"d2t": torch.zeros(41, dtype=torch.int64)}, r"d2t holds \[41\] .* 40 logits"),
         ({"t2d": HALF}, "t2d knows 132 tokens, and the head has 40 logits"),

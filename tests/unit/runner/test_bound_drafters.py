@@ -202,7 +202,10 @@ def test_a_parameter_of_the_model_says_which_layers_a_head_reads(tmp_path):
     """EGL-3: whatever its config says."""
     loaded = engine(tmp_path, draft_head(tmp_path) + "PARAMETER draft_layers 2,0,1\n")
     assert loaded.model._taps == (0, 1, 2)
-    for layers, match in (("0,1", "2 streams that are 64 wide"), ("0,1,99", "after layer 99")):
+    for layers, match in (
+        ("0,1", "2 of the target's"),
+        ("0,1,99", "after layer 99"),
+    ):
         with pytest.raises(LoadError, match=match):
             engine(tmp_path / layers, draft_head(tmp_path) + f"PARAMETER draft_layers {layers}\n")
     with pytest.raises(LoadError, match="draft_layers 1 is for an EAGLE-3 head"):

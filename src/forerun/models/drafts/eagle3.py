@@ -320,9 +320,9 @@ class _Builder:
         found = self.weights.columns("fc.weight")
         if found not in (None, inputs):
             raise LoadError(
-                f"fc.weight takes {found} numbers; {self.taps} streams that are "
-                f"{self.head.target_hidden_size} wide have {inputs}; "
-                "PARAMETER draft_layers says which it reads"
+                f"fc.weight takes {found} numbers, and {self.taps} of the target's streams have "
+                f"{inputs} ({self.head.target_hidden_size} each); PARAMETER draft_layers names as "
+                f"many layers as the head reads"
             )
 
     def _embedding(self, stream: torch.dtype) -> tuple[Callable[[Tensor], Tensor], int]:

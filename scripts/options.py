@@ -48,11 +48,17 @@ def render() -> str:
     lines = [HEAD, "| option | default | allowed | |", "|---|---|---|---|"]
     lines += [_row(option) for option in OPTIONS.values() if not option.inert]
     inert = ", ".join(f"`{option.name}`" for option in OPTIONS.values() if option.inert)
-    lines += ["", "Fixed when a model is loaded: `num_ctx`, `num_thread`, `num_gpu`.", ""]
+    fixed = ", ".join(f"`{option.name}`" for option in OPTIONS.values() if _fixed_by_load(option))
+    lines += ["", f"Fixed when a model is loaded: {fixed}.", ""]
     own = ", ".join(f"`{option.name}`" for option in OPTIONS.values() if option.modelfile_only)
     lines += [f"Set by a Modelfile alone, and an error anywhere else: {own}.", ""]
     lines += [f"Accepted for clients that send them, without effect: {inert}."]
     return "\n".join(lines) + "\n"
+
+
+def _fixed_by_load(option: Option) -> bool:
+    """Whether a request can set it, and to some effect, by having the model loaded anew."""
+    return option.load_time and not option.modelfile_only and not option.inert
 
 
 def _row(option: Option) -> str:

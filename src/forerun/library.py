@@ -5,12 +5,12 @@ Importing this does not import torch; `load` does.
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING
 
 from forerun.base.errors import ForerunError, RequestError, error_for
-from forerun.base.options import REQUEST_OPTIONS, check_option, refuse_misplaced
+from forerun.base.options import OPTIONS, REQUEST_OPTIONS, check_names, check_option
 from forerun.base.shown import shown
 from forerun.base.units import format_bytes, parse_size
 from forerun.protocol.cache import CacheReport
@@ -40,7 +40,6 @@ def load(
     num_ctx: int | None = None,
     cache_bytes: int | str | None = None,
     device: str | None = None,
-    **misplaced: Never,
 ) -> "Model":
     """Load a model of the store, or pull it first, showing progress on standard error.
 
@@ -61,7 +60,7 @@ def load(
     ...     model.info.context_length
     512
     """
-    _check_arguments(draft, misplaced)
+    check_option("draft", draft)
     num_ctx = _whole("num_ctx", num_ctx)
     budget = _size("cache_bytes", cache_bytes)
     settings = Settings.from_environment()
@@ -267,11 +266,11 @@ class Model:
         return Answer(self, self._open().complete(build(body, CompletionRequest), limits))
 
     def _options(self, options: Mapping[str, object]) -> dict[str, object]:
-        refuse_misplaced(options)
         for name in options:
-            if name not in REQUEST_OPTIONS:
+            if name not in OPTIONS:
                 known = ", ".join(REQUEST_OPTIONS)
                 raise TypeError(f"unknown option {name!r}; the options are {known}")
+        check_names(options)
         return dict(options) if self._draft == "auto" else {"draft": self._draft, **options}
 
     def _open(self) -> "Service":
@@ -323,14 +322,6 @@ class Answer(Iterator[Chunk | Done]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _check_arguments(draft: str, misplaced: Iterable[str]) -> None:
-    """Of `load`. What it does not know is refused as Python does, unless it belongs elsewhere."""
-    refuse_misplaced(misplaced)
-    for other in misplaced:
-        raise TypeError(f"load() got an unexpected keyword argument {other!r}")
-    check_option("draft", draft)
 
 
 def _whole(name: str, value: object) -> int | None:

@@ -90,7 +90,7 @@ def check_option(name: str, value: object) -> OptionValue:
     """
     option = OPTIONS.get(name)
     if option is None:
-        raise RequestError(f"unknown option {name!r}; the options are {', '.join(sorted(OPTIONS))}")
+        raise _unknown(name, OPTIONS)
     if value is None:
         return None
     checked = _typed(option, value)
@@ -128,18 +128,27 @@ def check_options(options: dict[str, object]) -> dict[str, OptionValue]:
 
 def check_asked(options: dict[str, object]) -> dict[str, OptionValue]:
     """`check_options` for what a request says: RequestError also for a model's own parameters."""
-    refuse_misplaced(name for name, value in options.items() if value is not None)
+    check_names(name for name, value in options.items() if value is not None or name not in OPTIONS)
     return check_options(options)
 
 
-def refuse_misplaced(names: Iterable[str]) -> None:
-    """RequestError naming the first option that only a Modelfile can set, and how it does."""
+def check_names(names: Iterable[str]) -> None:
+    """RequestError for the first name that a request cannot have.
+
+    It lists what there is, or says how a Modelfile sets what only a Modelfile can.
+    """
     for name in names:
-        if name in OPTIONS and OPTIONS[name].modelfile_only:
+        if name not in OPTIONS:
+            raise _unknown(name, REQUEST_OPTIONS)
+        if OPTIONS[name].modelfile_only:
             raise RequestError(
                 f"option {name} belongs in the model's Modelfile, as a line PARAMETER {name} VALUE;"
-                " a request, a conversation or a load cannot set it"
+                " a request or a conversation cannot set it"
             )
+
+
+def _unknown(name: str, known: Iterable[str]) -> RequestError:
+    return RequestError(f"unknown option {name!r}; the options are {', '.join(sorted(known))}")
 
 
 def _typed(option: Option, value: object) -> OptionValue:

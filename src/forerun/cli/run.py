@@ -5,7 +5,7 @@ import sys
 import click
 
 from forerun.base.errors import RequestError
-from forerun.base.options import OPTIONS, OptionValue, parse_option, refuse_misplaced
+from forerun.base.options import OPTIONS, OptionValue, check_names, parse_option
 from forerun.cli.chat import Chat, Screen, Shown, answer, cut_short, described, write_now
 from forerun.cli.places import OpenModel
 from forerun.cli.reach import place_of
@@ -111,7 +111,7 @@ def parse_pairs(pairs: tuple[str, ...]) -> dict[str, OptionValue]:
         name, separator, text = pair.partition("=")
         if not separator:
             raise RequestError(f"-o {pair!r} has no value; write -o NAME=VALUE")
-        refuse_misplaced([name.strip()])
+        check_names([name.strip()])
         value = parse_option(name.strip(), text.strip())
         former = options.get(name.strip())
         if isinstance(former, list) and isinstance(value, list):

@@ -6,7 +6,7 @@ from typing import Protocol
 import click
 
 from forerun.base.errors import RequestError
-from forerun.base.options import REQUEST_OPTIONS, check_option, parse_option, refuse_misplaced
+from forerun.base.options import REQUEST_OPTIONS, check_names, check_option, parse_option
 from forerun.base.units import format_bytes
 from forerun.cli.cache_picture import show
 from forerun.cli.chat import Chat, Shown
@@ -120,7 +120,7 @@ class SlashCommands:
             raise RequestError(
                 f"write /set parameter NAME VALUE; names: {', '.join(REQUEST_OPTIONS)}"
             )
-        refuse_misplaced([name])
+        check_names([name])
         options = self._conversation.chat.options
         if text.strip():
             options[name] = parse_option(name, text.strip())

@@ -57,6 +57,13 @@ class ConfigReader:
         own.pop("text_config", None)  # whoever reads from it began inside
         return {**around, **own}
 
+    def architecture(self) -> str:
+        """What the model is: the first entry of `architectures`."""
+        named = self.words("architectures")
+        if not named:
+            raise LoadError("config.json names no architecture in `architectures`; import it again")
+        return named[0]
+
     def has(self, name: str) -> bool:
         return self._find(name)[1] is not None
 

@@ -45,11 +45,9 @@ REGISTRY = by_architecture(
 
 def find(config: ConfigReader) -> Build:
     """What builds the model that `config` describes, by the first entry of `architectures`."""
-    named = config.words("architectures")
-    if not named:
-        raise LoadError("config.json names no architecture in `architectures`; import it again")
-    if named[0] not in REGISTRY:
+    named = config.architecture()
+    if named not in REGISTRY:
         raise LoadError(
-            f"architecture {named[0]} is not supported; supported are {', '.join(REGISTRY)}"
+            f"architecture {named} is not supported; supported are {', '.join(REGISTRY)}"
         )
-    return REGISTRY[named[0]]
+    return REGISTRY[named]

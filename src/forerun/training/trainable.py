@@ -8,12 +8,13 @@ from forerun.models.config import ConfigReader
 from forerun.store.stored import StoredModel
 
 LLAMA, QWEN3 = "LlamaForCausalLM", "Qwen3ForCausalLM"
-ARCHITECTURES = (LLAMA, QWEN3)  # whose decoder layers a head's own is like
+TRAINABLE = (LLAMA, QWEN3)  # whose decoder layers a head's own is like
 
 
 def check_trainable(stored: StoredModel) -> None:
-    """UnsupportedError for an architecture whose heads are not trained, RequestError for a model
-    that cannot chat. Reads a few small files.
+    """Raises as `architecture_of` does, and RequestError for a model that cannot chat.
+
+    Reads a few small files.
     """
     architecture_of(stored.json("config.json"))
     layer = stored.json_layer("tokenizer_config.json")
@@ -22,11 +23,13 @@ def check_trainable(stored: StoredModel) -> None:
 
 
 def architecture_of(config: Mapping[str, object]) -> str:
-    """What a trainable model is, by its config.json. UnsupportedError for another one."""
-    named = ConfigReader(config).words("architectures") or ("of no known architecture",)
-    if named[0] not in ARCHITECTURES:
+    """What a trainable model is, by its config.json.
+
+    LoadError if that names no architecture, UnsupportedError if it names another one.
+    """
+    named = ConfigReader(config).architecture()
+    if named not in TRAINABLE:
         raise UnsupportedError(
-            f"this model is {named[0]}; draft heads can be trained for "
-            f"{' and '.join(ARCHITECTURES)} alone"
+            f"this model is {named}; draft heads can be trained for {' and '.join(TRAINABLE)} alone"
         )
-    return named[0]
+    return named

@@ -89,6 +89,18 @@ def test_unknown_options_are_an_error_inside() -> None:
         check_option("temprature", 1)
 
 
+@pytest.mark.parametrize("value", ["1", None])
+def test_only_what_one_may_set_is_offered_for_an_unknown_option(value: object) -> None:
+    """To a request not what it would be refused; a Modelfile is told of all."""
+    with pytest.raises(
+        RequestError, match=r"'draft_layer'; the options are draft, .*num_ctx"
+    ) as it:
+        check_asked({"draft_layer": value})
+    assert "draft_layers" not in str(it.value)
+    with pytest.raises(RequestError, match=r"'draft_layer'; the options are .*draft_layers"):
+        check_option("draft_layer", value)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [

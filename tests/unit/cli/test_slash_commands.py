@@ -60,6 +60,16 @@ def test_what_belongs_in_a_modelfile_is_no_option_of_the_command_line():
         parse_pairs(("temperature=0", "draft_layers = 2"))
 
 
+def test_a_misspelt_option_is_not_answered_with_one_that_is_refused(conversation):
+    for ask in (
+        lambda: parse_pairs(("draft_layer=1",)),
+        lambda: SlashCommands(conversation).run("/set parameter draft_layer 1"),
+    ):
+        with pytest.raises(RequestError, match=r"'draft_layer'; the options are draft, ") as told:
+            ask()
+        assert "draft_layers" not in str(told.value)
+
+
 def test_names_of_parameters_are_those_that_can_be_set(conversation):
     with pytest.raises(RequestError, match=r"names: .*draft, num_ctx"):
         SlashCommands(conversation).run("/set parameter")

@@ -30,6 +30,7 @@ from forerun.store.stored import StoredModel
 pytestmark = pytest.mark.model
 
 MOST = 1.15  # of the weights' bytes
+FREED = 0.15  # of them: what quantising a head took, which may stay until it is given back
 CONTEXT, LONG = 8192, 8000  # tokens
 ANSWERS, SHORT, PROMPT = 20, 500, 100
 SNAPSHOTS = 16 * MIB  # the budget: one short answer's rows (13 MiB), and not two
@@ -88,7 +89,7 @@ def test_weights_are_in_memory_once(stored: StoredModel) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     peak, loaded, kept = (figure / stored_bytes(stored) for figure in json.loads(done.stdout))
     shown = f"of the weights' bytes: peak {peak:.3f}, loaded {loaded:.3f}, kept {kept:.3f}"
-    assert loaded <= MOST, shown
+    assert loaded <= MOST + FREED, shown
     assert kept <= MOST, shown
     print(shown)  # noqa: T201 - with `pytest -s`
 

@@ -101,6 +101,16 @@ def test_a_model_switches_it_off(server: Server) -> None:
     drafted(body["drafting"])
 
 
+def refused_by_v1(client: openai.OpenAI, extra: dict[str, str], match: str) -> None:
+    for ask in (
+        lambda: client.chat.completions.create(model=MODEL, messages=TURN, extra_body=extra),
+        lambda: client.completions.create(model=MODEL, prompt="x", extra_body=extra),
+        lambda: client.responses.create(model=MODEL, input="x", extra_body=extra),
+    ):
+        with pytest.raises(openai.BadRequestError, match=match):
+            ask()
+
+
 def test_a_drafter_that_is_not_bound_is_refused_by_every_door(
     server: Server, client: openai.OpenAI
 ) -> None:
@@ -109,14 +119,7 @@ def test_a_drafter_that_is_not_bound_is_refused_by_every_door(
     for path, prompt in (("/api/chat", {"messages": TURN}), ("/api/generate", {"prompt": "x"})):
         status, body = post(server, path, **prompt, **asked)
         assert (status, body["error"]) == (400, f"draft is 'model'; {OFFERED}")
-    extra = {"draft": "model"}
-    for ask in (
-        lambda: client.chat.completions.create(model=MODEL, messages=TURN, extra_body=extra),
-        lambda: client.completions.create(model=MODEL, prompt="x", extra_body=extra),
-        lambda: client.responses.create(model=MODEL, input="x", extra_body=extra),
-    ):
-        with pytest.raises(openai.BadRequestError, match=OFFERED):
-            ask()
+    refused_by_v1(client, {"draft": "model"}, OFFERED)
 
 
 def test_the_layers_of_a_head_are_refused_by_every_door(
@@ -137,14 +140,7 @@ def test_the_layers_of_a_head_are_refused_by_every_door(
         status, told = post(server, path, **body, **asked)
         assert (status, told["error"][: len(misplaced)]) == (400, misplaced), path
         assert "\n" not in told["error"]
-    extra = {"draft_layers": "1"}
-    for ask in (
-        lambda: client.chat.completions.create(model=MODEL, messages=TURN, extra_body=extra),
-        lambda: client.completions.create(model=MODEL, prompt="x", extra_body=extra),
-        lambda: client.responses.create(model=MODEL, input="x", extra_body=extra),
-    ):
-        with pytest.raises(openai.BadRequestError, match=misplaced):
-            ask()
+    refused_by_v1(client, {"draft_layers": "1"}, misplaced)
 
 
 def test_python_refuses_the_layers_of_a_head(

@@ -100,15 +100,16 @@ class DamagedByOne(ToyTarget):
 def test_nothing_is_kept_of_what_is_no_number_and_all_else_is():
     """A prompt that begins as a damaged one does would begin with rows that are none."""
     loaded = loaded_toy(DamagedByOne(endless), chunk=4)
-    shared, other = [1, 2, 3, 4, 1, 2], [7, 8, 9, 7, 8]
-    for prompt in (other, shared):
+    shared, fork, other = [1, 2, 3, 4, 1, 2], [1, 2, 9, 9, 8], [7, 8, 9, 7, 8]
+    for prompt in (other, fork, shared):
         assert ask(loaded, prompt, 1, sampling=PLAIN).error is None
     damaged = ask(loaded, [*shared, 3, 2, 1, BAD, 4, 3, 2], 5, sampling=PLAIN)
     assert isinstance(damaged.error, DamagedModelError)
     stored = [node.end for node in loaded.prefix.nodes()]
     assert max(stored) <= max(len(shared), len(other)), "what it evaluated is stored"
     assert ask(loaded, [*shared, 3, 2, 1, 4], 1, sampling=PLAIN).error is None
-    assert ask(loaded, [*other, 1], 1, sampling=PLAIN).figures.cached_tokens == len(other)
+    for sound in (other, fork):
+        assert ask(loaded, [*sound, 1], 1, sampling=PLAIN).figures.cached_tokens == len(sound)
 
 
 def test_a_vector_of_no_numbers_is_none():
